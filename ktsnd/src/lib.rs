@@ -13,7 +13,7 @@ mod cpus;
 pub mod daemon;
 #[doc(hidden)]
 pub mod fuzzing;
-mod hand_overs;
+mod hand_over_account;
 mod ingress;
 pub mod limits;
 mod margins;

@@ -55,7 +55,7 @@ const SPEED_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 /// Period at which the programs of the ingress fast path are checked for being in place.
 const INGRESS_LOOK: std::time::Duration = std::time::Duration::from_millis(200);
 
-struct Attached {
+struct ServedAttachment {
     attachment: Attachment,
     uplink: String,
     interface_port: PortIndex,
@@ -90,7 +90,7 @@ struct OpenPort {
 pub struct Node {
     config: Config,
     run_dir: RunDir,
-    attached: Vec<Option<Attached>>,
+    attached: Vec<Option<ServedAttachment>>,
     detached: detached::Detached,
     ports: BTreeMap<u16, OpenPort>,
     workers: BTreeMap<String, WorkerThread>,
@@ -359,6 +359,8 @@ impl Node {
         warn!(attachment = name, "TxTime {ahead} ahead, horizon {horizon}: dropped as beyond_horizon{hint}");
     }
 
+    /// Gives new tables to the workers and the registrar. Tables of an earlier or of the same generation are ignored: those of a new
+    /// attachment come with the answer of `add_entered` first, and then once more as an event.
     fn publish(&mut self, tables: Arc<Tables>) {
         if tables.generation() <= self.latest.generation() {
             return;

@@ -6,7 +6,7 @@
 //! docs/guide/writing-a-strategy.md.
 
 use ktsn_model::DropReason;
-use ktsn_sched::{Admission, Decision, Frame, Refused, Strategy, admit, chosen};
+use ktsn_sched::{Admission, Decision, Frame, Refused, Strategy, chosen, judge_time};
 use ktsn_time::{Now, Span};
 use std::collections::VecDeque;
 
@@ -39,13 +39,13 @@ impl RoundRobin {
 
 impl Strategy for RoundRobin {
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
-        let admission = admit(&frame, now).map_err(|reason| Refused { frame, reason })?;
+        let admission = judge_time(&frame, now).map_err(|reason| Refused { frame, reason })?;
         self.room_for(frame)?.push_back((frame, admission));
         Ok(())
     }
 
     fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
-        let admission = admit(&frame, now).map_err(|reason| Refused { frame, reason })?;
+        let admission = judge_time(&frame, now).map_err(|reason| Refused { frame, reason })?;
         self.room_for(frame)?.push_front((frame, admission));
         self.turn = frame.tenant as usize;
         Ok(())

@@ -26,7 +26,7 @@ pub struct Admission {
 /// # Errors
 /// [`DropReason::InvalidTime`], [`DropReason::Missed`] (late, and the policy drops it) or
 /// [`DropReason::BeyondHorizon`].
-pub fn admit(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
+pub fn judge_time(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
     let age = now.monotonic.span_since(frame.pushed_at);
     // The claimed age, but no older than a frame on time may become: a false claim gains a bounded span.
     let waited = age.min(Span::not_negative(frame.overrun_limit));

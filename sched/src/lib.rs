@@ -64,7 +64,7 @@ mod queue;
 mod strategy;
 mod time_aware;
 
-pub use admission::{Admission, admit, chosen};
+pub use admission::{Admission, chosen, judge_time};
 pub use credit::{Credit, CreditOptions};
 pub use frame::{Frame, FrameId};
 pub use gate::GateProgram;

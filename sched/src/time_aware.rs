@@ -15,7 +15,7 @@ mod status;
 pub use options::{ClassOptions, Order, Shaper, TimeAwareOptions};
 pub use status::GateStatus;
 
-use crate::admission::{admit, is_overrun, is_past_deadline};
+use crate::admission::{is_overrun, is_past_deadline, judge_time};
 use crate::credit::Credit;
 use crate::frame::Frame;
 use crate::gate::{Fit, GateProgram, Gates};
@@ -344,7 +344,7 @@ impl TimeAware {
         Verdict::Wait(Wake { on_time, queue: head.queue, after, from, wait: head.wait })
     }
 
-    /// Judges a frame that is offered at `now` and makes its node. ktsnd's worker has called [`admit`] before, ahead of the route;
+    /// Judges a frame that is offered at `now` and makes its node. ktsnd's worker has called [`judge_time`] before, ahead of the route;
     /// here it gives the due instant, and refuses frames of other callers.
     fn admitted(&mut self, frame: &Frame, now: Now) -> Result<Node, Refused> {
         self.queues.forget_turns_if_clock_stepped(now);
@@ -353,7 +353,7 @@ impl TimeAware {
         if self.classes[class].queue_max_sdu.is_some_and(|most| frame.sdu_octets > most) {
             return Err(Refused { frame: *frame, reason: DropReason::TooLong });
         }
-        let admission = match admit(frame, now) {
+        let admission = match judge_time(frame, now) {
             Ok(admission) => admission,
             Err(reason) => return Err(Refused { frame: *frame, reason }),
         };

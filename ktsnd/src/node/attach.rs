@@ -15,7 +15,7 @@ use super::capture;
 use super::errors::{not_opened, precondition};
 use super::interface::DeferralState;
 use super::worker_thread::WorkerThread;
-use super::{Attached, Node, NodeError, OpenPort};
+use super::{Node, NodeError, OpenPort, ServedAttachment};
 use crate::config::{AdapterChoice, Attachment, Port as PortConfig};
 use crate::limits;
 use crate::margins::MarginCache;
@@ -45,7 +45,7 @@ enum Step {
 impl Node {
     /// Attaches; true when it was attached with the same contents already. Where a step fails, those before it are undone.
     pub(crate) async fn attach(&mut self, attachment: Attachment, is_saved: bool) -> Result<bool, NodeError> {
-        let Some((index, uplink)) = self.place(&attachment).await? else { return Ok(true) };
+        let Some((index, uplink)) = self.index_and_uplink_for(&attachment).await? else { return Ok(true) };
         self.next.0 = (usize::from(index.0) + 1) % limits::ATTACHMENTS_MAX;
         let (name, mut done) = (attachment.name.clone(), Vec::new());
         if let Err(error) = self.carry_out(&mut done, index, &uplink, attachment, is_saved).await {
@@ -65,7 +65,7 @@ impl Node {
     /// Checks what [`Self::attach`] checks before it looks into the pod's namespace; true when the attachment is attached with the
     /// same contents already. Nothing changes.
     pub(super) async fn check_attach(&self, attachment: &Attachment) -> Result<bool, NodeError> {
-        let Some((_, uplink)) = self.place(attachment).await? else { return Ok(true) };
+        let Some((_, uplink)) = self.index_and_uplink_for(attachment).await? else { return Ok(true) };
         if self.known_uplink(&uplink)?.is_none() {
             let config = self.port_config(&uplink);
             link_info(&Device { ifname: &uplink, netns: None })
@@ -77,8 +77,15 @@ impl Node {
         Ok(false)
     }
 
-    /// The index and the uplink that the attachment gets; `None` when it is attached with the same contents already.
-    async fn place(&self, attachment: &Attachment) -> Result<Option<(AttachmentIndex, String)>, NodeError> {
+    /// The index and the uplink that the attachment will get; `None` when it is attached with the same contents already. It changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// ktsnd is ending; another attachment has the name; there is no free index, or no uplink.
+    async fn index_and_uplink_for(
+        &self,
+        attachment: &Attachment,
+    ) -> Result<Option<(AttachmentIndex, String)>, NodeError> {
         if self.stopping {
             return Err(NodeError::Precondition("ktsnd is ending".to_owned()));
         }
@@ -139,7 +146,7 @@ impl Node {
         let stats = self.begin_to_serve(index, &attachment, uplink, added);
         log_attached(&attachment, uplink);
         let uplink = uplink.to_owned();
-        let attached = Attached {
+        let attached = ServedAttachment {
             attachment,
             uplink,
             interface_port,
@@ -176,7 +183,7 @@ impl Node {
         }
     }
 
-    fn note_attached(&mut self, index: AttachmentIndex, attached: Attached) {
+    fn note_attached(&mut self, index: AttachmentIndex, attached: ServedAttachment) {
         let slot = usize::from(index.0);
         if self.attached.len() <= slot {
             self.attached.resize_with(slot + 1, || None);
@@ -184,7 +191,8 @@ impl Node {
         self.attached[slot] = Some(attached);
     }
 
-    /// From here on clients find the attachment.
+    /// From here on clients find the attachment. It returns, and `Attach` is answered, when the commands for the worker are queued, not when
+    /// the worker has applied them. The worker applies them in order, so before any command about a client of the attachment.
     fn begin_to_serve(
         &mut self,
         index: AttachmentIndex,

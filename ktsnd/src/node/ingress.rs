@@ -12,7 +12,7 @@ use ktsn_resolve::AttachmentIndex;
 use tracing::{error, info, warn};
 
 use super::errors::precondition;
-use super::{Attached, Node, NodeError};
+use super::{Node, NodeError, ServedAttachment};
 use crate::config::IngressMode;
 use crate::ingress::{IngressError, Member, Uplink, check_host_end, conflict};
 use crate::stats::count;
@@ -132,7 +132,7 @@ impl Node {
     }
 
     /// The counters of the ingress fast path for an attachment; `None` if the attachment does not ask for it.
-    pub(super) fn ingress_statistics(&self, attached: &Attached) -> Option<v1::IngressStatistics> {
+    pub(super) fn ingress_statistics(&self, attached: &ServedAttachment) -> Option<v1::IngressStatistics> {
         let index = self.find(&attached.attachment.name)?;
         let program = self.ingress.get(&attached.uplink)?;
         let tallies = program.tallies(index);
@@ -156,7 +156,7 @@ impl Node {
     }
 
     /// Why the ingress fast path takes no frame for the attachment now; empty: it takes frames.
-    fn why_idle(&self, attached: &Attached, index: AttachmentIndex, program: &Uplink) -> String {
+    fn why_idle(&self, attached: &ServedAttachment, index: AttachmentIndex, program: &Uplink) -> String {
         let rules = attached.rules.iter().flat_map(|news| news.hindrances.iter());
         let is_blocked = self.restriction_of(&attached.attachment.name).is_ingress_blocked;
         let why = if self.awaiting_rules.of(&attached.attachment.name).is_some() {

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use super::errors::not_opened;
 use super::{Node, NodeError};
 use crate::config::Attachment;
-use crate::hand_overs::HandOvers;
+use crate::hand_over_account::HandOverAccount;
 use crate::limits;
 use crate::stats::{AttachmentStats, count};
 use crate::tables;
@@ -96,7 +96,7 @@ impl DeferralState {
 
 /// Accounts for the frames of a deferred port, in its thread.
 fn observer(stats: Arc<AttachmentStats>, seen: Arc<Seen>, now: fn() -> Monotonic) -> Observer {
-    let mut account = HandOvers::new();
+    let mut account = HandOverAccount::new();
     Box::new(move |left: Left| {
         count(if left.result.is_ok() { &stats.deferred } else { &stats.deferred_failed });
         let took = Nanos::new(i64::try_from(left.took.as_nanos()).unwrap_or(i64::MAX));

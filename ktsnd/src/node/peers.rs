@@ -10,7 +10,7 @@ use ktsn_proto::v1;
 use ktsn_resolve::AttachmentIndex;
 use tracing::info;
 
-use super::{Attached, Node, NodeError};
+use super::{Node, NodeError, ServedAttachment};
 use crate::config::{PeersTarget, VxlanPeer, check_peers, check_vni};
 use crate::messages::peer_config;
 use crate::run_dir::KeptPeers;
@@ -162,7 +162,7 @@ fn count(peers: usize) -> u32 {
 }
 
 /// An attachment's overlay in few words, however many peers it has.
-pub(super) fn overlay_message(attached: &Attached) -> Option<v1::OverlayState> {
+pub(super) fn overlay_message(attached: &ServedAttachment) -> Option<v1::OverlayState> {
     let news = attached.overlay.as_ref()?;
     let overlay = &news.state;
     let mut peers = std::collections::HashMap::new();

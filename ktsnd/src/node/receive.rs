@@ -10,7 +10,7 @@ use ktsn_proto::v1;
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::receive::{ListenerName, ListenerReading, ReceiveCount};
 
-use super::{Attached, Node};
+use super::{Node, ServedAttachment};
 use crate::config::ReceiveMode;
 use crate::stats::AttachmentStats;
 use crate::worker::monotonic_now;
@@ -27,7 +27,7 @@ impl Node {
     }
 
     /// The grants and counts of an attachment with `receive = "expect"`; of another one where anything was counted.
-    pub(super) fn receive_statistics(&self, attached: &Attached) -> Option<v1::ReceiveStatistics> {
+    pub(super) fn receive_statistics(&self, attached: &ServedAttachment) -> Option<v1::ReceiveStatistics> {
         let counts = counts_of(&attached.stats);
         let grants = attached.attachment.receive == ReceiveMode::Expect;
         if !grants && counts == v1::ReceiveCounts::default() {

@@ -3,7 +3,7 @@
 
 use ktsn_proto::v1;
 
-use super::{Attached, Node};
+use super::{Node, ServedAttachment};
 use crate::policy::Hindrance;
 use crate::tables::RulesNews;
 
@@ -22,7 +22,7 @@ impl Node {
 }
 
 /// The rules that hinder the attachment now, for the control API.
-pub(super) fn messages(attached: &Attached) -> Vec<v1::RuleState> {
+pub(super) fn messages(attached: &ServedAttachment) -> Vec<v1::RuleState> {
     let all = attached.rules.iter().flat_map(|news| news.hindrances.iter());
     all.take(SHOWN).map(message).collect()
 }

@@ -11,7 +11,7 @@ use ktsn_time::Offset;
 
 use super::attach::{frames_of, frames_sent};
 use super::schedule::name_of;
-use super::{Attached, Node, NodeError, OpenPort};
+use super::{Node, NodeError, OpenPort, ServedAttachment};
 use crate::config::Mode;
 use crate::messages::{histogram_message, listed};
 use crate::stats::{AttachmentStats, PortRefusal};
@@ -71,7 +71,7 @@ impl Node {
         if !name.is_empty() && self.find(name).is_none() {
             return Err(NodeError::Unknown(name.to_owned()));
         }
-        let wanted = |a: &&Attached| name.is_empty() || a.attachment.name == name;
+        let wanted = |a: &&ServedAttachment| name.is_empty() || a.attachment.name == name;
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         Ok(v1::StatisticsReply {
             at_monotonic_ns: monotonic_now().as_nanos(),
@@ -202,7 +202,7 @@ fn foreign_frames(port: &OpenPort) -> u64 {
 }
 
 impl Node {
-    fn attachment_statistics(&self, attached: &Attached) -> v1::AttachmentStatistics {
+    fn attachment_statistics(&self, attached: &ServedAttachment) -> v1::AttachmentStatistics {
         v1::AttachmentStatistics {
             ingress: self.ingress_statistics(attached),
             deferral: self.deferral(attached),
@@ -215,14 +215,15 @@ impl Node {
 impl Node {
     /// Whether anything goes by the time of day: sockets with CLOCK_TAI, captured frames (their clock is not known), gates.
     fn needs_clock(&self) -> bool {
-        let is_on_tai = |of: &Attached| of.capture.is_some() || of.stats.tai_streams.load(Relaxed) > 0;
+        let is_on_tai =
+            |of: &ServedAttachment| of.capture.is_some() || of.stats.tai_streams.load(Relaxed) > 0;
         let has_gates = self.config.policing.is_some()
             || !self.applied.is_empty()
             || self.config.ports.iter().any(|port| port.schedule.is_some());
         has_gates || self.attached.iter().flatten().any(is_on_tai)
     }
 
-    fn deferral(&self, attached: &Attached) -> Option<v1::Deferral> {
+    fn deferral(&self, attached: &ServedAttachment) -> Option<v1::Deferral> {
         let port = self.ports.get(&attached.interface_port.0)?;
         let (span, longest_hand_over_ns) = port.deferral.deferred(monotonic_now())?;
         Some(v1::Deferral { for_ns: span.get().unsigned_abs(), longest_hand_over_ns })

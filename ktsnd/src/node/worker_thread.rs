@@ -35,7 +35,7 @@ pub(super) struct WorkerThread {
     pub(super) number: u64,
     thread: Option<JoinHandle<()>>,
     /// Closes what the worker hands back; it ends after the worker.
-    freeing: JoinHandle<()>,
+    freeing_thread: JoinHandle<()>,
 }
 
 impl WorkerThread {
@@ -75,27 +75,28 @@ impl WorkerThread {
             .name("ktsn-notifier".into())
             .stack_size(256 << 10)
             .spawn(move || notified.notify(&notices, &device))?;
-        let (freed, bin) = std::sync::mpsc::channel();
-        let (news, device, freeing) = (events.clone(), config.device.clone(), config.device.clone());
+        let (to_free, free_queue) = std::sync::mpsc::channel();
+        let (events_of_returned, device_of_returned) = (events.clone(), config.device.clone());
+        let device_of_freed = config.device.clone();
         // Both end with the worker: each when the sender before it is gone.
         std::thread::Builder::new().name("ktsn-returned".into()).stack_size(256 << 10).spawn(move || {
             pass_on(
                 number,
-                &WatchedReceiver::new("ktsn-returned", &device, move || returned.recv().ok()),
-                &freed,
-                &news,
+                &WatchedReceiver::new("ktsn-returned", &device_of_returned, move || returned.recv().ok()),
+                &to_free,
+                &events_of_returned,
             );
         })?;
-        let freeing =
+        let freeing_thread =
             std::thread::Builder::new().name("ktsn-freed".into()).stack_size(256 << 10).spawn(move || {
                 free(
                     number,
-                    &WatchedReceiver::new("ktsn-freed", &freeing, move || bin.recv().ok()),
+                    &WatchedReceiver::new("ktsn-freed", &device_of_freed, move || free_queue.recv().ok()),
                     &directory,
                     &events,
                 );
             })?;
-        Ok(Self { outbox, stats, ended: false, number, thread: Some(thread), freeing })
+        Ok(Self { outbox, stats, ended: false, number, thread: Some(thread), freeing_thread })
     }
 
     /// Sends a command that the worker must take for an attachment to be served.
@@ -127,7 +128,7 @@ impl WorkerThread {
     /// runtime's one thread goes on meanwhile; the node's other requests wait.
     pub(super) async fn end(self) {
         self.send(Command::Drain);
-        let threads = self.thread.into_iter().chain([self.freeing]);
+        let threads = self.thread.into_iter().chain([self.freeing_thread]);
         let joined = tokio::task::spawn_blocking(move || threads.for_each(|thread| drop(thread.join())));
         let _ = joined.await;
     }
@@ -176,13 +177,18 @@ impl WatchedReceiver {
 
 /// Empties the worker's queue at once: what is freed may take the kernel long (a packet socket waits until no CPU
 /// uses it, tens of milliseconds), and a full queue would have the worker free it.
-fn pass_on(number: u64, returned: &WatchedReceiver, freed: &Sender<Returned<AnyPort>>, events: &EventSender) {
+fn pass_on(
+    number: u64,
+    returned: &WatchedReceiver,
+    to_free: &Sender<Returned<AnyPort>>,
+    events: &EventSender,
+) {
     while let Some(item) = returned.next() {
         let is_passed = match item {
             Returned::Client(_) | Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_)
             // The receiver of these events opens the device again: not before the old port is closed.
-            | Returned::PortFailed(_) | Returned::Ended => freed.send(item).is_ok(),
-            news => events.send(Event::Worker(number, news)).is_ok(),
+            | Returned::PortFailed(_) | Returned::Ended => to_free.send(item).is_ok(),
+            notice => events.send(Event::Worker(number, notice)).is_ok(),
         };
         if !is_passed {
             return;
@@ -191,13 +197,13 @@ fn pass_on(number: u64, returned: &WatchedReceiver, freed: &Sender<Returned<AnyP
 }
 
 /// Frees what the worker handed back, in order, and passes on what may only be known afterwards.
-fn free(number: u64, bin: &WatchedReceiver, directory: &Directory<AnyPort>, events: &EventSender) {
-    while let Some(item) = bin.next() {
+fn free(number: u64, free_queue: &WatchedReceiver, directory: &Directory<AnyPort>, events: &EventSender) {
+    while let Some(item) = free_queue.next() {
         match item {
             Returned::Client(client) => directory.over(client.key),
             Returned::Port(..) | Returned::Boxed(_) | Returned::Tables(_) => {}
-            news => {
-                if events.send(Event::Worker(number, news)).is_err() {
+            notice => {
+                if events.send(Event::Worker(number, notice)).is_err() {
                     return;
                 }
             }

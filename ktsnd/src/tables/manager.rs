@@ -36,12 +36,12 @@ const RETRY: Duration = Duration::from_secs(1);
 const COMMANDS_MAX: usize = 1024;
 
 /// A step of the task; it answers by itself.
-type Command = Box<dyn FnOnce(&mut TablesState) + Send>;
+type TablesStep = Box<dyn FnOnce(&mut TablesState) + Send>;
 
 /// Keeps the tables; ends when it is dropped.
 #[derive(Debug)]
 pub struct Manager {
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<TablesStep>,
     rules: policy::Known,
 }
 
@@ -124,7 +124,7 @@ impl Manager {
     }
 }
 
-async fn run(mut state: TablesState, mut inbox: mpsc::Receiver<Command>, mut rules: policy::Watch) {
+async fn run(mut state: TablesState, mut inbox: mpsc::Receiver<TablesStep>, mut rules: policy::Watch) {
     let (mut look, mut probe) = (interval(LOOK), interval(PROBE));
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     probe.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -11,7 +11,7 @@
 //! its devices alive).
 //!
 //! ```text
-//!  notification ─► dirty ─(20 ms, further ones join)─► dump ─► Snapshot ─► Tables ─ changed? ─► Event::Tables
+//!  notification ─► dirty ─(1 ms; where changes go on, up to 20 ms: further ones join)─► dump ─► Snapshot ─► Tables ─ changed? ─► Event::Tables
 //! ```
 //! A notification is only a hint that something changed; content always comes from a dump. Linux does not announce
 //! every change (IPv4 routes that go with their link, for example), and a lost notification costs nothing more.

@@ -7,7 +7,7 @@
 use ktsn_model::DropReason;
 use ktsn_port::Port;
 use ktsn_resolve::{NextHop, Refusal};
-use ktsn_sched::{Frame, Strategy as _, admit};
+use ktsn_sched::{Frame, Strategy as _, judge_time};
 use ktsn_time::Now;
 
 use super::attachments::Attachments;
@@ -45,7 +45,7 @@ impl<P: Port> FrameAdmission<'_, P> {
     /// # Errors
     /// [`Refusal`]; then nothing is kept of the frame.
     #[inline]
-    pub(super) fn admit<S: Source>(
+    pub(super) fn queue<S: Source>(
         &mut self,
         owner: Owner,
         source: &mut S,
@@ -66,7 +66,7 @@ impl<P: Port> FrameAdmission<'_, P> {
             return Err(refuse(DropReason::Unsynchronised));
         }
         let timed = Frame { tx_time: Some(tx_time), pushed_at, ..policy.frame(offered.is_deadline) };
-        admit(&timed, now).map_err(|reason| refuse(cause_of(reason, has_waited)))?;
+        judge_time(&timed, now).map_err(|reason| refuse(cause_of(reason, has_waited)))?;
         // The route of a packet socket's frame depends on its headers, that of a datagram on its length only.
         let is_fetched = matches!(offered.sending, Sending::Link(_));
         if is_fetched {
@@ -81,7 +81,7 @@ impl<P: Port> FrameAdmission<'_, P> {
         let (port, priority) = (egress.port(), egress.priority(offered.priority));
         let ((copies, skipped), (wire_octets, sdu_octets)) = (egress.copies(), egress.lengths(payload));
         let state = self.ports.at(port).ok_or(refuse(DropReason::LinkDown))?;
-        let class = state.admit(policy.classes, priority, unresolved, |policing| {
+        let class = state.class_for(policy.classes, priority, unresolved, |policing| {
             let stream = offered.sending.stream(self.resolver, payload, &policy.streams);
             policing.judge(stream, priority, sdu_octets, wire_octets, now)
         })?;

@@ -129,11 +129,11 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 if offered.wants_report {
                     client.set_scheduled_at(offered.slot, self.env.realtime());
                 }
-                admission.admit(owner, client, offered, now)
+                admission.queue(owner, client, offered, now)
             }
             Owner::Capture(attachment) => {
                 let Some(captured) = self.captures.get_mut(attachment) else { return };
-                admission.admit(owner, captured, offered, now)
+                admission.queue(owner, captured, offered, now)
             }
         };
         match result {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A port with hand-overs that take too long: a pod's interface, where the pod's own rules run in the worker's thread.
 //!
-//! In: how long each hand-over took. Out: whether the node is to be notified that a pod is beyond its budget ([`HandOvers`]), and
+//! In: how long each hand-over took. Out: whether the node is to be notified that a pod is beyond its budget ([`HandOverAccount`]), and
 //! whether the next hand-over may begin. The node opens the interface again, with a thread of its own, and replaces the port.
 //! Until then the longest hand-over of a minute counts as what the next one takes, and none begins that might not end before the
 //! next frame of another port. A frame that finds no such gap for [`limits::RETRY_MAX`] is dropped as `port_error`. Ports within
@@ -9,13 +9,13 @@
 
 use ktsn_time::{Monotonic, Nanos};
 
-use crate::hand_overs::{HandOvers, REMEMBERED};
+use crate::hand_over_account::{HandOverAccount, REMEMBERED};
 use crate::limits;
 
 /// The record of one port's hand-overs: whether they are within the budget, and since when not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HandOverBudget {
-    account: HandOvers,
+    account: HandOverAccount,
     /// When they were beyond the budget last.
     beyond_at: Option<Monotonic>,
     /// When the node was notified last.
@@ -26,7 +26,12 @@ pub(super) struct HandOverBudget {
 
 impl HandOverBudget {
     pub(super) fn new() -> Self {
-        Self { account: HandOvers::new(), beyond_at: None, notified_at: Monotonic::ZERO, postponed_at: None }
+        Self {
+            account: HandOverAccount::new(),
+            beyond_at: None,
+            notified_at: Monotonic::ZERO,
+            postponed_at: None,
+        }
     }
 
     /// Counts a hand-over that took so long and ended at `now`. True when the node is to be notified that the port is beyond its

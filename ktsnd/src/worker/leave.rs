@@ -144,7 +144,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 } else {
                     self.env.now()
                 };
-                self.handed_over(turn.now);
+                self.note_hand_over_end(turn.now);
                 true
             }
             Decision::Drop { frame, reason } => {
@@ -330,7 +330,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// The clocks were read after a hand-over, if there was one.
     #[inline]
-    pub(super) fn handed_over(&mut self, now: Now) {
+    pub(super) fn note_hand_over_end(&mut self, now: Now) {
         let Some(HandOverBegun { port, began, cpu, .. }) = self.ports.end_hand_over(now) else { return };
         self.pacing.note_handed_over(now.monotonic);
         if let Some(began) = began {
@@ -409,7 +409,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             Ok(staged) => {
                 if self.hand_over(port, &Ready { due, staged }, Some(tries)) {
                     let now = self.env.now();
-                    self.handed_over(now);
+                    self.note_hand_over_end(now);
                 }
             }
             Err(NotStaged::Full) => self.retry_later(port, &due, PortRefusal::NoBuffer, Some(tries)),

@@ -419,7 +419,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             self.last_stretch(next, &ready, stretch);
         }
         let now = self.env.now();
-        self.handed_over(now);
+        self.note_hand_over_end(now);
         now
     }
 

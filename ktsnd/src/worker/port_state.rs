@@ -15,8 +15,8 @@ use ktsn_time::{Monotonic, Nanos};
 
 use super::command::{Inbox, NewPort};
 use super::due::Due;
-use super::hand_over::{self, HandOver};
 use super::hand_over_budget::HandOverBudget;
+use super::hand_over_latency::{self, HandOverLatency};
 use super::policing::Policing;
 use super::retry::Retry;
 use super::sending::{Copies, Egress};
@@ -56,7 +56,7 @@ pub(super) struct PortState<P> {
     pub priority_map: PriorityMap,
     /// In front of the queue.
     policing: Option<Box<Policing>>,
-    pub hand_over: HandOver,
+    pub hand_over: HandOverLatency,
     warm_up: WarmUp,
     /// True for a pod's interface: the pod's rules run in its hand-overs.
     pub is_pod_interface: bool,
@@ -77,7 +77,7 @@ impl<P: Port> PortState<P> {
             selection,
             priority_map,
             policing,
-            hand_over: HandOver::new(),
+            hand_over: HandOverLatency::new(),
             warm_up: WarmUp::for_port(),
             is_pod_interface,
             budget: HandOverBudget::new(),
@@ -85,7 +85,7 @@ impl<P: Port> PortState<P> {
             stats,
             failure_notified_at: Monotonic::ZERO,
         };
-        state.set_hand_over(hand_over::AT_START);
+        state.set_hand_over(hand_over_latency::AT_START);
         state
     }
 
@@ -101,7 +101,7 @@ impl<P: Port> PortState<P> {
     /// policing passes it with another priority (IPV), of that one. While the next hop is unresolved its stream is unknown, so
     /// policing cannot judge it.
     #[inline]
-    pub(super) fn admit(
+    pub(super) fn class_for(
         &mut self,
         granted: u8,
         asked: Priority,
@@ -249,7 +249,7 @@ impl<P: Port> PortState<P> {
 
     /// A hand-over that began after `read` was read from a clock ended `took` later, at `now`. The link is busy from then on.
     #[inline]
-    pub(super) fn handed_over(&mut self, took: Option<Nanos>, now: Monotonic, wire_octets: u32) {
+    pub(super) fn measure_hand_over(&mut self, took: Option<Nanos>, now: Monotonic, wire_octets: u32) {
         // The machine may have stalled since the decision: the link is busy from here on.
         let ago = took.unwrap_or(Nanos::ZERO).max(Nanos::ZERO);
         self.selection.handed_over(now.saturating_sub(ago), wire_octets);

@@ -239,7 +239,7 @@ impl<P: Port> Ports<P> {
             TxTime::Monotonic(read) => now.monotonic.since(read),
         });
         if let Some(state) = self.get_mut(begun.port) {
-            state.handed_over(took, now.monotonic, begun.wire_octets);
+            state.measure_hand_over(took, now.monotonic, begun.wire_octets);
         }
         Some(begun)
     }

@@ -90,7 +90,7 @@ impl<P: Send + 'static> Service<P> {
                 }
                 return self.reply(number, HelloStatus::ClientsMax);
             }
-            Ok(Ok(layout)) => self.admit(number, &served, layout),
+            Ok(Ok(layout)) => self.make_client(number, &served, layout),
             Err(error) => Err(error),
         };
         match admitted {
@@ -105,7 +105,7 @@ impl<P: Send + 'static> Service<P> {
     }
 
     /// Makes the region and the doorbell. The client stays here until its program has mapped the region and it is sealed.
-    fn admit(&mut self, number: u64, served: &Served<P>, layout: Layout) -> anyhow::Result<()> {
+    fn make_client(&mut self, number: u64, served: &Served<P>, layout: Layout) -> anyhow::Result<()> {
         let (mut consumer, memfd) = Consumer::create(layout)?;
         let (ours, theirs) = connection::doorbell()?;
         let (client_tables, tables, version) = {

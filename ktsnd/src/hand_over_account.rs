@@ -17,14 +17,14 @@ const REFILL: i64 = 1_000_000_000 / limits::HAND_OVER_BUDGET.get();
 
 /// The account of one interface.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HandOvers {
+pub(crate) struct HandOverAccount {
     longest: Nanos,
     longest_at: Monotonic,
     left: Nanos,
     left_at: Monotonic,
 }
 
-impl HandOvers {
+impl HandOverAccount {
     /// Nothing was charged yet.
     pub(crate) fn new() -> Self {
         Self {
@@ -73,7 +73,7 @@ mod tests {
 
     /// After how many hand-overs of `took` microseconds, one each `every`, the budget is used up.
     fn count(took: i64, every: i64) -> Option<i64> {
-        let mut account = HandOvers::new();
+        let mut account = HandOverAccount::new();
         (1..100_000).find(|i| !account.charge(Nanos::from_micros(took), at(1_000_000 + i * every.max(took))))
     }
 
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_stall_alone_is_forgiven_and_the_next_one_a_second_later_too() {
-        let mut account = HandOvers::new();
+        let mut account = HandOverAccount::new();
         for second in 1..100 {
             assert!(account.charge(Nanos::from_millis(30), at(second * 1_000_000)));
         }
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_charge_is_known_for_a_second() {
-        let mut account = HandOvers::new();
+        let mut account = HandOverAccount::new();
         account.charge(Nanos::from_micros(20), at(1_000_000));
         assert!(!account.is_charged(at(1_000_000)));
         account.charge(Nanos::from_micros(30), at(2_000_000));
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_longest_of_a_minute_counts() {
-        let mut account = HandOvers::new();
+        let mut account = HandOverAccount::new();
         account.charge(Nanos::from_micros(500), at(2_000_000));
         account.charge(Nanos::from_micros(5), at(61_000_000));
         assert_eq!(account.longest(), Nanos::from_micros(500));

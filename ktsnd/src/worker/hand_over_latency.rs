@@ -26,7 +26,7 @@ const LARGEST: Nanos = Nanos::from_micros(64);
 
 /// The hand-over latency of one port.
 #[derive(Debug)]
-pub(super) struct HandOver {
+pub(super) struct HandOverLatency {
     spans: Decaying,
     since_update: u32,
     seconds: u32,
@@ -34,7 +34,7 @@ pub(super) struct HandOver {
     current: Nanos,
 }
 
-impl HandOver {
+impl HandOverLatency {
     pub(super) fn new() -> Self {
         Self { spans: Decaying::new(), since_update: 0, seconds: 0, measured: false, current: AT_START }
     }
@@ -88,7 +88,7 @@ mod tests {
         /// What was measured is covered: at most one of a thousand above, up to the bound.
         #[test]
         fn covers_what_it_has_seen(spans in proptest::collection::vec(-1_000i64..100_000, 256)) {
-            let mut port = HandOver::new();
+            let mut port = HandOverLatency::new();
             let mut last = None;
             for span in &spans {
                 last = port.observe(Nanos::new(*span)).or(last);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn follows_the_device_and_forgets_stalls() {
-        let mut port = HandOver::new();
+        let mut port = HandOverLatency::new();
         let mut updates = 0;
         for _ in 0..SAMPLES_A_ROUND * 2 {
             updates += usize::from(port.observe(Nanos::from_micros(2)).is_some());
@@ -125,7 +125,7 @@ mod tests {
     /// A span that keeps every frame from leaving must not stay for ever.
     #[test]
     fn comes_back_to_the_start_when_nothing_leaves() {
-        let mut port = HandOver::new();
+        let mut port = HandOverLatency::new();
         assert_eq!(port.tick(), None);
         for _ in 0..SAMPLES_A_ROUND {
             port.observe(Nanos::from_millis(1));
@@ -139,7 +139,7 @@ mod tests {
     /// A span that keeps most frames back comes down while a class with an open gate sends a frame now and then.
     #[test]
     fn comes_down_while_frames_are_rare() {
-        let mut port = HandOver::new();
+        let mut port = HandOverLatency::new();
         for i in 0..SAMPLES_A_ROUND {
             port.observe(Nanos::from_micros(if i < 2 { 1_000 } else { 2 }));
         }
