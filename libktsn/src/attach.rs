@@ -30,7 +30,7 @@ use crate::page::{Locked, Page};
 use crate::region::{self, Region, RegionUse};
 use crate::{clock, env, limit, streams, sys};
 
-/// How long the first attachment may take, ns: a daemon that accepts has hundreds of others before us at worst.
+/// How long the first connection to ktsnd may take, ns: a daemon that accepts has hundreds of others before us at worst.
 pub(crate) const ATTACH_WAIT: u64 = 1_000_000_000;
 /// Between two attempts to come back, ns.
 const RETRY: u64 = 100_000_000;
@@ -50,7 +50,7 @@ const NO_DESCRIPTOR: u32 = u32::MAX;
 /// In its place: the daemon is there and ended the last connection without an answer.
 const CUT_OFF: u32 = u32::MAX - 1;
 
-/// How far an attachment is.
+/// How far a connection to ktsnd is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Attached,

@@ -47,10 +47,10 @@ pub(crate) struct Filling<'a> {
     pub(crate) segment_octets: usize,
 }
 
-/// The frames that one call has handed over so far.
+/// The frames of one call: filled slots that are not published yet, and the slots that the call has claimed.
 pub(crate) struct Batch {
     page: &'static Page,
-    /// Which attachment's region is meant.
+    /// Which attachment's region is meant: the number of one of the process's attachments, an index of [`Page::places`].
     place: usize,
     held: Option<RegionUse>,
     run: Option<Run>,
@@ -68,9 +68,13 @@ pub(crate) struct Batch {
     ahead_max: u32,
 }
 
+/// A safeguard: no return of a call leaves filled slots unpublished, or claimed ones unused.
 impl Drop for Batch {
+    #[inline]
     fn drop(&mut self) {
-        self.end();
+        if self.held.is_some() {
+            self.end();
+        }
     }
 }
 
@@ -164,10 +168,11 @@ impl Batch {
         self.held.as_ref()
     }
 
-    /// Hands one message over: at once, or after waiting as the kernel waits for room in a socket's buffer.
+    /// Fills slots for one message: at once, or after waiting as the kernel waits for room in a socket's buffer. The worker sees them
+    /// when they are published: by [`Self::publish`], [`Self::end`], or the batch's drop.
     #[inline(always)]
-    pub(crate) fn push(&mut self, filling: &Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
-        if self.try_fill(filling)? { Ok(()) } else { self.push_later(*filling, socket, flags) }
+    pub(crate) fn fill(&mut self, filling: &Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
+        if self.try_fill(filling)? { Ok(()) } else { self.fill_later(*filling, socket, flags) }
     }
 
     /// Fills slots for a message; false when too few are free, or more than its socket's share would be needed.
@@ -183,7 +188,7 @@ impl Batch {
         }
         let room = u32::from(RUN_MAX.saturating_sub(self.run.as_ref().map_or(0, Run::count)));
         let ahead = self.expected_count.min(room).min(self.ahead_max);
-        let Some(run) = fill(&producer, filling, self.now, &mut self.claims, ahead)? else {
+        let Some(run) = fill_slots(&producer, filling, self.now, &mut self.claims, ahead)? else {
             return Ok(false);
         };
         let earliest = &mut self.earliest[usize::from(filling.clock == ClockId::Tai)];
@@ -218,7 +223,7 @@ impl Batch {
     /// Waits until there are slots. A send that fails for want of them is counted.
     #[cold]
     #[inline(never)]
-    fn push_later(&mut self, mut filling: Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
+    fn fill_later(&mut self, mut filling: Filling<'_>, socket: c_int, flags: c_int) -> Result<(), Full> {
         let (clock, tx_time) = (filling.clock, filling.frame.tx_time);
         let since = waits::begin(clock, tx_time);
         let mut waiting: Option<Wait> = None;
@@ -319,7 +324,7 @@ impl Batch {
 /// Fills the slots of one message: all, or none and `None` when too few are free. They are taken from `claims`, and
 /// where these are spent, `ahead` new ones at a time if there are as many.
 #[inline(always)]
-fn fill(
+fn fill_slots(
     producer: &Producer,
     filling: &Filling<'_>,
     now: u64,

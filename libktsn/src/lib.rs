@@ -55,7 +55,6 @@ mod fds;
 pub mod hooks;
 mod hwtstamp;
 mod kernel;
-mod leaving;
 mod limit;
 mod line;
 mod memory;
@@ -77,6 +76,7 @@ mod sys;
 mod txtime;
 mod verdict;
 mod waits;
+mod wanted_interface;
 
 /// Stops the program at once: a panic here is our bug, and unwinding through C would be a second one.
 #[cfg(not(test))]

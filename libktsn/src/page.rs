@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What belongs to this process alone: one page that the kernel empties in a child made by fork.
 //!
-//! In: nothing. Out: the words that say which regions are in use, which process owns the tables, how far an attachment is. A
+//! In: nothing. Out: the words that say which regions are in use, which process owns the tables, how far a connection to ktsnd is. A
 //! fork's child finds zeros: no region, no owner, no lock held by a thread that it does not have. A vfork's child
 //! shares the page with its parent, and may use the region, but never changes the tables: its pid is another.
 
@@ -22,7 +22,7 @@ pub(crate) const PLACES_COUNT: usize = 4;
 pub(crate) struct Page {
     /// The pid that may change the tables; 0 = no process has claimed them since fork.
     owner: AtomicU32,
-    /// 1 while a thread moves the attachment's state machine.
+    /// 1 while a thread moves the state machine of a connection to ktsnd.
     lock: AtomicU32,
     /// One for each attachment of the namespace: index of its region, plus 1; 0 = none. With [`crate::region::GIVEN_UP`]
     /// it is in use no more.
@@ -86,7 +86,7 @@ impl Page {
     }
 }
 
-/// The right to move the attachment's state machine.
+/// The right to move the state machine of a connection to ktsnd.
 pub(crate) struct Locked(&'static Page);
 
 impl Drop for Locked {

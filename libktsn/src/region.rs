@@ -108,7 +108,7 @@ impl Descriptor {
 pub(crate) struct Region {
     state: AtomicU32,
     in_use: AtomicU32,
-    /// Number of the attachment, never used twice; 0 = none.
+    /// Number of the connection to ktsnd, never used twice; 0 = none.
     epoch: AtomicU32,
     base: AtomicUsize,
     octets: AtomicUsize,

@@ -23,7 +23,9 @@ use crate::region::{self, RegionUse};
 use crate::stamps;
 use crate::streams::{self, Registration, Stream};
 use crate::verdict::{Send, Verdict};
-use crate::{attach, buffer, choice, env, kernel, leaving, options, originals, packet, sys, txtime, waits};
+use crate::{
+    attach, buffer, choice, env, kernel, options, originals, packet, sys, txtime, waits, wanted_interface,
+};
 
 /// Flags that change nothing for a datagram that leaves later.
 const FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
@@ -51,9 +53,11 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
     let Some(stream) = stream_of(fd) else { return Verdict::Kernel };
     originals::test_cancel();
     let Some(page) = page::get() else { return leave_to_kernel(stream, BypassReason::NotAttached) };
-    // The batch is dropped at the end of this statement: that publishes the frame.
+    let mut batch = Batch::new(page);
     // SAFETY: the caller's promise.
-    unsafe { message(Send { stream, fd, flags }, header, &mut Batch::new(page)) }
+    let verdict = unsafe { message(Send { stream, fd, flags }, header, &mut batch) };
+    batch.end(); // publishes the frame
+    verdict
 }
 
 /// One message of a call.
@@ -258,8 +262,8 @@ impl Send {
         if let Some(to) = to {
             (frame.address, frame.scope, frame.port) = (to.address, to.scope, to.port);
         }
-        if leaving::is_named(stream, control) {
-            let interface = leaving::wanted(stream, control, is_v4, is_group).interface;
+        if wanted_interface::is_named(stream, control) {
+            let interface = wanted_interface::wanted(stream, control, is_v4, is_group).interface;
             let is_other = |of: u32| of != 0 && of != interface;
             if interface != 0 && (is_other(frame.scope) || is_other(stream.bound_interface())) {
                 return None;
@@ -352,9 +356,9 @@ impl Send {
                 return leave_to_kernel(stream, BypassReason::UnsupportedOption);
             }
         }
-        if leaving::is_named(stream, control) {
+        if wanted_interface::is_named(stream, control) {
             let frame = frame; // a copy: the frame itself stays in registers
-            if leaving::is_elsewhere(stream, control, &frame, held) {
+            if wanted_interface::is_elsewhere(stream, control, &frame, held) {
                 return leave_to_kernel(stream, BypassReason::UnsupportedOption);
             }
         }
@@ -378,7 +382,7 @@ impl Send {
             }
             frame.has_waited = waits::passed_while_waiting(clock, frame.tx_time);
         }
-        match batch.push(&Filling { frame, clock, message, segment_octets }, self.fd, self.flags) {
+        match batch.fill(&Filling { frame, clock, message, segment_octets }, self.fd, self.flags) {
             Ok(()) => {
                 if is_charged {
                     buffer::add(stream.index, message.octets);

@@ -16,7 +16,7 @@ use crate::fds::{self, Entry};
 use crate::options::{self, Change};
 use crate::region::RegionUse;
 use crate::streams::{self, Registration, Stream};
-use crate::{attach, clock, env, leaving, packet, page, sys};
+use crate::{attach, clock, env, packet, page, sys, wanted_interface};
 
 /// The clocks that a schedule can serve.
 pub(crate) const fn clock_id(clock: c_int) -> Option<ClockId> {
@@ -157,7 +157,7 @@ fn begin(fd: c_int) -> Option<Stream> {
     stream.read_addresses(fd);
     stream.read_options(fd);
     if shape.is_none() {
-        stream.set_groups(true, leaving::groups_v4(fd));
+        stream.set_groups(true, wanted_interface::groups_v4(fd));
     }
     Some(stream)
 }
@@ -256,7 +256,7 @@ pub(crate) fn option_changed(fd: c_int, level: c_int, name: c_int, value: &[u8])
             stream.announce(fd);
         }
         Change::Pinned => stream.pin(),
-        Change::GroupsV4 => stream.set_groups(true, leaving::groups_of(value)),
+        Change::GroupsV4 => stream.set_groups(true, wanted_interface::groups_of(value)),
     }
 }
 

@@ -95,7 +95,7 @@ pub(super) fn is_with(registration: u64, held: &RegionUse) -> bool {
 }
 
 impl Stream {
-    /// The registration with the attachment of one region.
+    /// Marks the registration with this region's attachment as out of date: the next send makes a new one.
     pub(super) fn set_stale_at(self, held: &RegionUse) {
         self.registered(held).fetch_or(STALE, AcqRel);
     }

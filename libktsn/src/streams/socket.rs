@@ -11,7 +11,7 @@ use super::table::{
 };
 use crate::destination::Address;
 use crate::options::Options;
-use crate::{abi, buffer, leaving, packet, sys};
+use crate::{abi, buffer, packet, sys, wanted_interface};
 
 impl Stream {
     /// Asks the socket for its options.
@@ -22,7 +22,7 @@ impl Stream {
             packet::options(fd)
         } else {
             if self.is_v6() {
-                self.set_groups(false, leaving::groups_v6(fd));
+                self.set_groups(false, wanted_interface::groups_v6(fd));
             }
             Options::read(fd, self.is_v6())
         });
