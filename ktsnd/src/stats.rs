@@ -108,33 +108,18 @@ impl Spans {
     }
 }
 
-/// Why a program does not become a client, or why a socket of a client does not become a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum RefusedBy {
-    /// The attachment has as many clients as it may have.
-    ClientsMax,
-    /// There is no memory left in the attachment's budget, or in the daemon's.
-    MemoryMax,
-    /// The process has as many connections as one may have.
-    ProcessMax,
-    /// There is no memory left for a further stream of a client: its socket is refused.
-    StreamsMemory,
-}
-
-impl RefusedBy {
-    /// All reasons.
-    pub const ALL: [Self; 4] = [Self::ClientsMax, Self::MemoryMax, Self::ProcessMax, Self::StreamsMemory];
-
-    /// The word in counters and logs.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::ClientsMax => "clients_max",
-            Self::MemoryMax => "memory_max",
-            Self::ProcessMax => "process_max",
-            Self::StreamsMemory => "streams_memory",
-        }
+ktsn_model::words! {
+    /// Why a program does not become a client, or why a socket of a client does not become a stream.
+    #[repr(u8)]
+    pub enum RefusedBy {
+        /// The attachment has as many clients as it may have.
+        ClientsMax = "clients_max",
+        /// There is no memory left in the attachment's budget, or in the daemon's.
+        MemoryMax = "memory_max",
+        /// The process has as many connections as one may have.
+        ProcessMax = "process_max",
+        /// There is no memory left for a further stream of a client: its socket is refused.
+        StreamsMemory = "streams_memory",
     }
 }
 
@@ -248,53 +233,25 @@ impl AttachmentStats {
     }
 }
 
-/// Why a port did not take a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PortRefusal {
-    /// All its buffers are under way. The frame is tried again.
-    NoBuffer,
-    /// The device's queue is stopped, or the socket's send buffer full (EAGAIN). The frame is tried again.
-    Busy,
-    /// The kernel had no memory for a copy (ENOBUFS, ENOMEM). The frame is tried again.
-    NoMemory,
-    /// The device, or the far end of a virtual one, threw the frame away (EBUSY of AF_XDP, ENOBUFS of AF_PACKET).
-    Dropped,
-    /// The link is down.
-    LinkDown,
-    /// There is no such device any more.
-    DeviceGone,
-    /// The device's MTU has shrunk.
-    TooLong,
-    /// Anything else.
-    Other,
-}
-
-impl PortRefusal {
-    /// All reasons; each is its own index.
-    pub const ALL: [Self; 8] = [
-        Self::NoBuffer,
-        Self::Busy,
-        Self::NoMemory,
-        Self::Dropped,
-        Self::LinkDown,
-        Self::DeviceGone,
-        Self::TooLong,
-        Self::Other,
-    ];
-
-    /// Its word in counters and metrics.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::NoBuffer => "no_buffer",
-            Self::Busy => "busy",
-            Self::NoMemory => "no_memory",
-            Self::Dropped => "dropped",
-            Self::LinkDown => "link_down",
-            Self::DeviceGone => "device_gone",
-            Self::TooLong => "too_long",
-            Self::Other => "other",
-        }
+ktsn_model::words! {
+    /// Why a port did not take a frame.
+    pub enum PortRefusal {
+        /// All its buffers are under way. The frame is tried again.
+        NoBuffer = "no_buffer",
+        /// The device's queue is stopped, or the socket's send buffer full (EAGAIN). The frame is tried again.
+        Busy = "busy",
+        /// The kernel had no memory for a copy (ENOBUFS, ENOMEM). The frame is tried again.
+        NoMemory = "no_memory",
+        /// The device, or the far end of a virtual one, threw the frame away (EBUSY of AF_XDP, ENOBUFS of AF_PACKET).
+        Dropped = "dropped",
+        /// The link is down.
+        LinkDown = "link_down",
+        /// There is no such device any more.
+        DeviceGone = "device_gone",
+        /// The device's MTU has shrunk.
+        TooLong = "too_long",
+        /// Anything else.
+        Other = "other",
     }
 }
 

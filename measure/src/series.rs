@@ -14,26 +14,19 @@ use ktsn_time::{Nanos, Tai};
 /// A transmit error above this counts as late.
 pub const LATE_MIN: Nanos = Nanos::from_micros(1);
 
-/// Who took `wire_at`; written among the document's parameters as `wire_at`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WireSource {
-    /// The passive tap on the receiving host's uplink.
-    #[default]
-    Tap,
-    /// The listener's own kernel stamp: two real hosts without a tap.
-    ListenerStamp,
+ktsn_model::words! {
+    /// Who took `wire_at`; written among the document's parameters as `wire_at`.
+    #[derive(Default)]
+    pub enum WireSource {
+        /// The passive tap on the receiving host's uplink.
+        #[default]
+        Tap = "tap",
+        /// The listener's own kernel stamp: two real hosts without a tap.
+        ListenerStamp = "listener_stamp",
+    }
 }
 
 impl WireSource {
-    /// The word in the document.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Tap => "tap",
-            Self::ListenerStamp => "listener_stamp",
-        }
-    }
-
     const fn of(self, record: &Record) -> Option<Tai> {
         match self {
             Self::Tap => record.wire_at,

@@ -45,16 +45,18 @@ pub enum OuterDs {
     Inherit,
 }
 
-/// Don't-fragment flag of an outer IPv4 header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OuterDf {
-    /// Clear: routers may fragment.
-    #[default]
-    Unset,
-    /// Set.
-    Set,
-    /// The bit of the inner IPv4 header; set around IPv6, clear around everything else.
-    Inherit,
+ktsn_model::words! {
+    /// Don't-fragment flag of an outer IPv4 header.
+    #[derive(Default)]
+    pub enum OuterDf {
+        /// Clear: routers may fragment.
+        #[default]
+        Unset = "unset",
+        /// Set.
+        Set = "set",
+        /// The bit of the inner IPv4 header; set around IPv6, clear around everything else.
+        Inherit = "inherit",
+    }
 }
 
 /// What all tunnels of one overlay network have in common, as a VXLAN device of Linux would be set up.

@@ -43,36 +43,18 @@ impl Default for GateStates {
     }
 }
 
-/// `operation-name` of an entry (table 8-7). Frame preemption is the MAC's: in software the hold and release
-/// operations set the gate states and nothing else.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum GateOperation {
-    /// `set-gate-states`.
-    #[default]
-    SetGateStates,
-    /// `set-and-hold-mac`.
-    SetAndHoldMac,
-    /// `set-and-release-mac`.
-    SetAndReleaseMac,
-}
-
-impl GateOperation {
-    /// Every operation.
-    pub const ALL: [Self; 3] = [Self::SetGateStates, Self::SetAndHoldMac, Self::SetAndReleaseMac];
-
-    /// The YANG identity.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::SetGateStates => "set-gate-states",
-            Self::SetAndHoldMac => "set-and-hold-mac",
-            Self::SetAndReleaseMac => "set-and-release-mac",
-        }
-    }
-    /// The operation with this YANG identity.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|operation| operation.word() == word)
+crate::words! {
+    /// `operation-name` of an entry (table 8-7). Frame preemption is the MAC's: in software the hold and release
+    /// operations set the gate states and nothing else.
+    #[derive(Default)]
+    pub enum GateOperation {
+        /// `set-gate-states`.
+        #[default]
+        SetGateStates = "set-gate-states",
+        /// `set-and-hold-mac`.
+        SetAndHoldMac = "set-and-hold-mac",
+        /// `set-and-release-mac`.
+        SetAndReleaseMac = "set-and-release-mac",
     }
 }
 

@@ -16,6 +16,7 @@ pub mod link_frame;
 mod policy;
 mod prefix;
 mod reason;
+mod words;
 
 pub use class::{OutOfRange, Priority, PriorityMap, TrafficClass};
 #[cfg(feature = "gates")]
@@ -24,6 +25,7 @@ pub use link_frame::{IpSource, LinkFault, LinkHead, LinkRules};
 pub use policy::{LatePolicy, UnsynchronisedPolicy};
 pub use prefix::{IpPrefix, PrefixError};
 pub use reason::{BypassReason, DropReason};
+pub use words::{UnknownWord, Words};
 
 #[cfg(test)]
 mod tests;

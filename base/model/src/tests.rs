@@ -33,11 +33,12 @@ fn the_default_priority_map_is_the_identity_capped_at_7() {
 #[test]
 fn policies_are_spelled_as_documented() {
     for word in LatePolicy::WORDS {
-        assert_eq!(LatePolicy::from_word(word).map(LatePolicy::word), Some(*word));
+        assert_eq!(word.parse().map(LatePolicy::word), Ok(word));
     }
-    assert_eq!(LatePolicy::from_word("by_clock"), None);
+    let unknown = "by_clock".parse::<LatePolicy>().unwrap_err();
+    assert_eq!(unknown.to_string(), "expected by-clock, drop, send or deadline");
     for word in UnsynchronisedPolicy::WORDS {
-        assert_eq!(UnsynchronisedPolicy::from_word(word).map(UnsynchronisedPolicy::word), Some(*word));
+        assert_eq!(word.parse().map(UnsynchronisedPolicy::word), Ok(word));
     }
 }
 
@@ -112,9 +113,9 @@ mod gates {
         let open = |class| states.is_open(TrafficClass::new(class).unwrap());
         assert!(open(7) && open(0) && !open(1) && !open(6));
         for operation in GateOperation::ALL {
-            assert_eq!(GateOperation::from_word(operation.word()), Some(operation));
+            assert_eq!(operation.word().parse(), Ok(operation));
         }
-        assert_eq!(GateOperation::from_word("SetGateStates"), None);
+        assert!("SetGateStates".parse::<GateOperation>().is_err());
     }
 
     #[test]

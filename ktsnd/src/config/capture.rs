@@ -4,32 +4,15 @@
 use super::ConfigError;
 use super::values::Checked;
 
-/// How sends of an attachment's programs are seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CaptureMode {
-    /// libktsn sees the sends of programs that it is preloaded into.
-    #[default]
-    Preload,
-    /// libktsn where it is preloaded, and a BPF program at the host end of the pod's veth.
-    Kernel,
-}
-
-impl CaptureMode {
-    /// The word of the configuration.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Preload => "preload",
-            Self::Kernel => "kernel",
-        }
-    }
-
-    pub(super) fn check(field: &str, word: Option<&str>) -> Checked<Self> {
-        match word {
-            None | Some("preload") => Ok(Self::Preload),
-            Some("kernel") => Ok(Self::Kernel),
-            Some(other) => Err(ConfigError::value(field, other, "preload or kernel")),
-        }
+ktsn_model::words! {
+    /// How sends of an attachment's programs are seen.
+    #[derive(Default)]
+    pub enum CaptureMode {
+        /// libktsn sees the sends of programs that it is preloaded into.
+        #[default]
+        Preload = "preload",
+        /// libktsn where it is preloaded, and a BPF program at the host end of the pod's veth.
+        Kernel = "kernel",
     }
 }
 

@@ -22,7 +22,7 @@ use super::raw::{RawConfig, RawDaemon};
 use super::receive::{self, ReceiveMode};
 use super::schedule;
 use super::segment;
-use super::values::{Checked, bounded, device_name, duration, prefix, required};
+use super::values::{Checked, bounded, device_name, duration, prefix, required, word};
 use super::{AttachmentConfig, TakeConfig};
 
 /// The whole configuration.
@@ -199,7 +199,7 @@ fn daemon(raw: &RawDaemon) -> Checked<Daemon> {
             "daemon.receive_spin_max",
             raw.receive_spin_max,
         )?,
-        clock_source: ClockSource::check("daemon.clock_source", raw.clock_source.as_deref())?,
+        clock_source: word("daemon.clock_source", raw.clock_source.as_deref())?,
         clock_error_max: clock::error_max("daemon.clock_error_max", raw.clock_error_max.as_deref())?,
     })
 }
@@ -230,7 +230,7 @@ impl Attachment {
                 "prefixes or MAC addresses; peers that are named by MAC address give none".to_owned();
             return Err(ConfigError::Missing { field: path("destinations"), expected });
         }
-        let late = late(&path("late"), raw.late.as_deref())?;
+        let late = word(&path("late"), raw.late.as_deref())?;
         let span = |name: &str, text: &Option<String>, default: Nanos, largest: Nanos| match text {
             None => Ok(default),
             Some(text) => duration(&path(name), text, Nanos::new(1), largest),
@@ -247,8 +247,8 @@ impl Attachment {
             horizon: span("horizon", &raw.horizon, Nanos::from_seconds(10), crate::limits::HORIZON_MAX)?,
             allow_policy_bypass: raw.allow_policy_bypass.unwrap_or(false),
             ingress: IngressMode::check(&path("ingress"), raw.ingress.as_deref(), !overlay.is_none())?,
-            receive: ReceiveMode::check(&path("receive"), raw.receive.as_deref())?,
-            capture: CaptureMode::check(&path("capture"), raw.capture.as_deref())?,
+            receive: word(&path("receive"), raw.receive.as_deref())?,
+            capture: word(&path("capture"), raw.capture.as_deref())?,
             capture_priority: super::capture::priority(&path("capture_priority"), raw.capture_priority)?,
             clients: ClientLimits {
                 slots,
@@ -273,7 +273,7 @@ impl Attachment {
             addresses: Given::check(&path("addresses"), raw.addresses.as_ref())?,
             destinations,
             destination_macs,
-            ethernet: Ethernet::check(&path("ethernet"), raw.ethernet.as_deref())?,
+            ethernet: word(&path("ethernet"), raw.ethernet.as_deref())?,
             tag: tag(field, raw.vlan, raw.pcp)?,
             late,
             raw,
@@ -323,11 +323,6 @@ impl Attachment {
     pub fn allowed(&self) -> Option<Vec<IpPrefix>> {
         (!self.destinations.is_empty()).then(|| self.destinations.clone())
     }
-}
-
-fn late(field: &str, word: Option<&str>) -> Checked<LatePolicy> {
-    let Some(word) = word else { return Ok(LatePolicy::default()) };
-    LatePolicy::from_word(word).ok_or_else(|| ConfigError::value(field, word, LatePolicy::WORDS.join(", ")))
 }
 
 /// Prefixes, and MAC addresses for packet sockets.

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 
 use ktsn_model::{IpPrefix, Priority};
 use ktsn_sched::policing::{
-    FlowMeter, PolicingConfig, PolicingFault, StreamFilter, StreamGate, StreamGateEntry, StreamGateState,
-    StreamHandle, StreamIdentification, StreamIdentity, StreamMatch,
+    FlowMeter, PolicingConfig, PolicingFault, StreamFilter, StreamGate, StreamGateEntry, StreamHandle,
+    StreamIdentification, StreamIdentity, StreamMatch,
 };
 
 use super::ConfigError;
@@ -19,7 +19,7 @@ use super::raw::policing::{
     RawFilter, RawGate, RawGateEntry, RawIdentity, RawIp, RawMeter, RawPolicing, RawProtocol,
 };
 use super::schedule;
-use super::values::{Checked, device_name, prefix};
+use super::values::{Checked, choice, device_name, prefix, word};
 
 const IDENTITIES: &str = "policing.stream-identity";
 const FILTERS: &str = "policing.stream-filter-instance-table";
@@ -306,15 +306,6 @@ fn check_ip(field: &str, raw: &RawIp) -> Checked<StreamMatch> {
     })
 }
 
-fn state(field: &str, word: Option<&str>) -> Checked<Option<StreamGateState>> {
-    match word {
-        None => Ok(None),
-        Some("open") => Ok(Some(StreamGateState::Open)),
-        Some("closed") => Ok(Some(StreamGateState::Closed)),
-        Some(other) => Err(ConfigError::value(field, other, "open or closed")),
-    }
-}
-
 fn ipv(field: &str, value: Option<u64>) -> Checked<Option<Priority>> {
     Ok(number(field, value, 0, 7)?.map(Priority::capped))
 }
@@ -347,7 +338,7 @@ fn check_gate(field: &str, raw: RawGate) -> Checked<StreamGate> {
     }
     Ok(StreamGate {
         gate_enabled: admin.gate_enabled,
-        gate_state: state(&path("admin-gate-states"), raw.admin_gate_states.as_deref())?.unwrap_or_default(),
+        gate_state: word(&path("admin-gate-states"), raw.admin_gate_states.as_deref())?,
         ipv: ipv(&path("admin-ipv"), raw.admin_ipv)?,
         base_time: admin.base_time,
         cycle_time: admin.cycle_time,
@@ -362,7 +353,7 @@ fn check_gate(field: &str, raw: RawGate) -> Checked<StreamGate> {
 fn check_entry(field: &str, raw: RawGateEntry) -> Checked<(StreamGateEntry, serde_json::Value)> {
     let path = |leaf: &str| format!("{field}.{leaf}");
     let leaf = path("gate-state-value");
-    let Some(state) = state(&leaf, raw.gate_state_value.as_deref())? else {
+    let Some(state) = choice(&leaf, raw.gate_state_value.as_deref())? else {
         return Err(ConfigError::Missing { field: leaf, expected: "open or closed".to_owned() });
     };
     let entry = StreamGateEntry {

@@ -6,7 +6,7 @@ use ktsn_time::Nanos;
 
 use super::ConfigError;
 use super::raw::{RawClass, RawPort};
-use super::values::{Checked, device_name, duration};
+use super::values::{Checked, choice, device_name, duration, word};
 
 /// Which adapter a port is asked to use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,63 +74,42 @@ pub enum SpinMargin {
     Fixed(Nanos),
 }
 
-/// Whether other senders than KTSN use the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// The kernel's own traffic leaves by it too.
-    #[default]
-    Shared,
-    /// Nobody: frames that others send are counted and warned about.
-    Dedicated,
-}
-
-/// Transmission selection of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SelectionChoice {
-    /// Gates, guard bands, TxTime or arrival order, shapers (802.1Q-2022 8.6.8.4).
-    #[default]
-    TimeAware,
-    /// The earliest TxTime of the highest class, nothing else.
-    EarliestTxTime,
-    /// The highest class first, in order of arrival (8.6.8.1).
-    StrictPriority,
-    /// Credit-based shapers where an idle slope is given (8.6.8.2); no gates.
-    CreditBased,
-}
-
-impl SelectionChoice {
-    const ALL: [Self; 4] = [Self::TimeAware, Self::EarliestTxTime, Self::StrictPriority, Self::CreditBased];
-
-    /// The word used in configuration.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::TimeAware => "time-aware",
-            Self::EarliestTxTime => "earliest-tx-time",
-            Self::StrictPriority => "strict-priority",
-            Self::CreditBased => "credit-based",
-        }
+ktsn_model::words! {
+    /// Whether other senders than KTSN use the device.
+    #[derive(Default)]
+    pub enum Mode {
+        /// The kernel's own traffic leaves by it too.
+        #[default]
+        Shared = "shared",
+        /// Nobody: frames that others send are counted and warned about.
+        Dedicated = "dedicated",
     }
 }
 
-impl Mode {
-    /// The word used in configuration.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Shared => "shared",
-            Self::Dedicated => "dedicated",
-        }
+ktsn_model::words! {
+    /// Transmission selection of a port.
+    #[derive(Default)]
+    pub enum SelectionChoice {
+        /// Gates, guard bands, TxTime or arrival order, shapers (802.1Q-2022 8.6.8.4).
+        #[default]
+        TimeAware = "time-aware",
+        /// The earliest TxTime of the highest class, nothing else.
+        EarliestTxTime = "earliest-tx-time",
+        /// The highest class first, in order of arrival (8.6.8.1).
+        StrictPriority = "strict-priority",
+        /// Credit-based shapers where an idle slope is given (8.6.8.2); no gates.
+        CreditBased = "credit-based",
     }
 }
 
-/// In which order the frames of a class leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClassOrder {
-    /// The earliest TxTime first.
-    TxTime,
-    /// As they arrived: a frame waits for those before it.
-    Fifo,
+ktsn_model::words! {
+    /// In which order the frames of a class leave.
+    pub enum ClassOrder {
+        /// The earliest TxTime first.
+        TxTime = "tx-time",
+        /// As they arrived: a frame waits for those before it.
+        Fifo = "fifo",
+    }
 }
 
 /// `[[port.class]]`: one traffic class.
@@ -216,26 +195,14 @@ impl Port {
     }
 
     fn check_device(&mut self, field: &str, raw: &RawPort) -> Checked<()> {
-        let wrong = |name: &str, value: &str, expected: &str| {
-            Err(ConfigError::value(&format!("{field}.{name}"), value, expected))
-        };
+        let path = |name: &str| format!("{field}.{name}");
         self.adapter = AdapterChoice::check(field, raw)?;
-        self.mode = match raw.mode.as_deref() {
-            None | Some("shared") => Mode::Shared,
-            Some("dedicated") => Mode::Dedicated,
-            Some(other) => return wrong("mode", other, "shared or dedicated"),
-        };
+        self.mode = word(&path("mode"), raw.mode.as_deref())?;
         if raw.link_speed == Some(0) {
-            return wrong("link_speed", "0", "bit/s, at least 1");
+            return Err(ConfigError::value(&path("link_speed"), 0, "bit/s, at least 1"));
         }
         self.link_speed = raw.link_speed;
-        if let Some(word) = raw.unsynchronised.as_deref() {
-            let words = UnsynchronisedPolicy::WORDS.join(", ");
-            let Some(policy) = UnsynchronisedPolicy::from_word(word) else {
-                return wrong("unsynchronised", word, &words);
-            };
-            self.unsynchronised = policy;
-        }
+        self.unsynchronised = word(&path("unsynchronised"), raw.unsynchronised.as_deref())?;
         Ok(())
     }
 
@@ -250,13 +217,7 @@ impl Port {
                 .map_err(|e| ConfigError::value(&name, e.value, "traffic classes 0 to 7"))?;
             self.priority_map = Some(map);
         }
-        if let Some(word) = raw.strategy.as_deref() {
-            self.selection =
-                SelectionChoice::ALL.into_iter().find(|s| s.word() == word).ok_or_else(|| {
-                    let words = SelectionChoice::ALL.map(SelectionChoice::word).join(", ");
-                    ConfigError::value(&format!("{field}.strategy"), word, words)
-                })?;
-        }
+        self.selection = word(&format!("{field}.strategy"), raw.strategy.as_deref())?;
         let mut seen = 0u8;
         for (i, class) in raw.class.iter().enumerate() {
             let field = format!("{field}.class[{i}]");
@@ -302,16 +263,11 @@ impl Port {
             let expected = format!("no class options beside strategy {word:?}; time-aware has them");
             return Err(ConfigError::value(field, number, expected));
         }
-        let order = match raw.order.as_deref() {
-            None => None,
-            Some("tx-time") if self.selection != SelectionChoice::TimeAware => {
-                let expected = format!("fifo, since strategy is {word}; time-aware has both");
-                return Err(ConfigError::value(&path("order"), "tx-time", expected));
-            }
-            Some("tx-time") => Some(ClassOrder::TxTime),
-            Some("fifo") => Some(ClassOrder::Fifo),
-            Some(other) => return Err(ConfigError::value(&path("order"), other, "tx-time or fifo")),
-        };
+        let order = choice(&path("order"), raw.order.as_deref())?;
+        if order == Some(ClassOrder::TxTime) && self.selection != SelectionChoice::TimeAware {
+            let expected = format!("fifo, since strategy is {word}; time-aware has both");
+            return Err(ConfigError::value(&path("order"), ClassOrder::TxTime, expected));
+        }
         let queue_max_sdu = match raw.queue_max_sdu {
             // The leaf's own word for "what the medium takes".
             None | Some(0) => None,

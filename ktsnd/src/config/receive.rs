@@ -7,32 +7,15 @@ use super::values::Checked;
 /// Most CPUs that `receive_spin_max` may name.
 const SPIN_MAX: f64 = 64.0;
 
-/// How the attachment's programs may wait for frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReceiveMode {
-    /// As the kernel has it: a thread that waits sleeps until the frame is there.
-    #[default]
-    Kernel,
-    /// A program that asks may be awake when a frame is expected.
-    Expect,
-}
-
-impl ReceiveMode {
-    /// The word of the configuration.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::Expect => "expect",
-        }
-    }
-
-    pub(super) fn check(field: &str, word: Option<&str>) -> Checked<Self> {
-        match word {
-            None | Some("kernel") => Ok(Self::Kernel),
-            Some("expect") => Ok(Self::Expect),
-            Some(other) => Err(ConfigError::value(field, other, "kernel or expect")),
-        }
+ktsn_model::words! {
+    /// How the attachment's programs may wait for frames.
+    #[derive(Default)]
+    pub enum ReceiveMode {
+        /// As the kernel has it: a thread that waits sleeps until the frame is there.
+        #[default]
+        Kernel = "kernel",
+        /// A program that asks may be awake when a frame is expected.
+        Expect = "expect",
     }
 }
 

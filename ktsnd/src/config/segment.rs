@@ -9,11 +9,11 @@ use std::net::IpAddr;
 
 use ktsn_model::IpPrefix;
 use ktsn_resolve::limits::{FLOOD_MAX, PEERS_MAX};
-use ktsn_resolve::{Bridged, Member, MemberAt, OuterDf, OuterDs, OuterTtl, Tunnel};
+use ktsn_resolve::{Bridged, Member, MemberAt, OuterDs, OuterTtl, Tunnel};
 use ktsn_wire::{DsField, MacAddress, Vni};
 
 use super::ConfigError;
-use super::values::{Checked, address, device_name, prefix, required};
+use super::values::{Checked, address, device_name, prefix, required, word};
 use super::{OuterConfig, PeerConfig, VxlanConfig};
 
 /// The word of this mode.
@@ -131,7 +131,7 @@ pub(super) fn check(field: &str, raw: &VxlanConfig) -> Checked<Bridged> {
         tunnel: Tunnel {
             ttl: ttl(&path("ttl"), raw.ttl.as_ref())?,
             ds: tos(&path("tos"), raw.tos.as_ref())?,
-            df: df(&path("df"), raw.df.as_deref())?,
+            df: word(&path("df"), raw.df.as_deref())?,
             udp_checksum: raw.udp_checksum.unwrap_or(true),
             ..Tunnel::new(vni, raw.port.unwrap_or(PORT), local)
         },
@@ -210,14 +210,5 @@ fn tos(field: &str, raw: Option<&OuterConfig>) -> Checked<OuterDs> {
             let tos = number(raw).filter(|tos| tos & 0b11 == 0).map(|tos| OuterDs::Fixed(DsField(tos)));
             tos.ok_or_else(|| ConfigError::value(field, raw, "a multiple of 4, 0 to 252, or inherit"))
         }
-    }
-}
-
-fn df(field: &str, raw: Option<&str>) -> Checked<OuterDf> {
-    match raw {
-        None | Some("unset") => Ok(OuterDf::Unset),
-        Some("set") => Ok(OuterDf::Set),
-        Some("inherit") => Ok(OuterDf::Inherit),
-        Some(word) => Err(ConfigError::value(field, word, "unset, set or inherit")),
     }
 }

@@ -5,8 +5,9 @@
 //! expected.
 
 use std::net::IpAddr;
+use std::str::FromStr;
 
-use ktsn_model::IpPrefix;
+use ktsn_model::{IpPrefix, UnknownWord};
 use ktsn_time::Nanos;
 
 use super::ConfigError;
@@ -45,6 +46,19 @@ pub(super) fn address(field: &str, value: Option<&str>) -> Checked<IpAddr> {
 pub(super) fn prefix(field: &str, text: &str) -> Checked<IpPrefix> {
     text.parse()
         .map_err(|e: ktsn_model::PrefixError| ConfigError::value(field, text, format!("a prefix: {e}")))
+}
+
+/// One of the words of `T`, where the field is there.
+pub(super) fn choice<T: FromStr<Err = UnknownWord>>(field: &str, text: Option<&str>) -> Checked<Option<T>> {
+    let read = |text: &str| {
+        text.parse().map_err(|UnknownWord(words)| ConfigError::value(field, text, words.to_string()))
+    };
+    text.map(read).transpose()
+}
+
+/// One of the words of `T`; the default where the field is absent.
+pub(super) fn word<T: FromStr<Err = UnknownWord> + Default>(field: &str, text: Option<&str>) -> Checked<T> {
+    Ok(choice(field, text)?.unwrap_or_default())
 }
 
 /// A time with its unit, from `smallest` to `largest`.

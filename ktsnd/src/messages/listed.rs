@@ -8,7 +8,7 @@ use ktsn_model::TrafficClass;
 use ktsn_proto::attachment::{
     AttachmentConfig, OuterConfig, OverlayConfig, PeerConfig, TakeConfig, VxlanConfig,
 };
-use ktsn_resolve::{Bridged, Member, MemberAt, OuterDf, OuterDs, OuterTtl};
+use ktsn_resolve::{Bridged, Member, MemberAt, OuterDs, OuterTtl};
 use ktsn_time::Nanos;
 
 use crate::config::{Attachment, Overlay, SegmentFrom, Vxlan, VxlanPeer, prefixes_of};
@@ -130,14 +130,7 @@ fn bridged(segment: &Bridged) -> VxlanConfig {
             OuterDs::Fixed(ds) => OuterConfig::Number(u64::from(ds.0)),
             OuterDs::Inherit => inherit(),
         }),
-        df: Some(
-            match tunnel.df {
-                OuterDf::Unset => "unset",
-                OuterDf::Set => "set",
-                OuterDf::Inherit => "inherit",
-            }
-            .to_owned(),
-        ),
+        df: Some(tunnel.df.word().to_owned()),
         udp_checksum: Some(tunnel.udp_checksum),
         ..VxlanConfig::default()
     }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use ktsn_model::{
-    AdminPort, GateControlEntry, GateOperation, GateStates, IpPrefix, PriorityMap, TrafficClass,
+    AdminPort, GateControlEntry, GateOperation, GateStates, IpPrefix, PriorityMap, TrafficClass, UnknownWord,
 };
 use ktsn_proto::v1;
 use ktsn_resolve::limits::ALLOWED_MAX;
@@ -137,14 +137,12 @@ fn admin_port(message: &v1::GateParameters) -> Result<AdminPort, ConfigError> {
     for (i, entry) in message.control_list.iter().enumerate() {
         let path = |name: &str| format!("admin.control_list[{i}].{name}");
         let word = if entry.operation_name.is_empty() {
-            GateOperation::SetGateStates.word()
+            GateOperation::default().word()
         } else {
             &entry.operation_name
         };
-        let operation = GateOperation::from_word(word).ok_or_else(|| {
-            let words = GateOperation::ALL.map(GateOperation::word).join(", ");
-            ConfigError::value(&path("operation_name"), word, words)
-        })?;
+        let wrong = |UnknownWord(words)| ConfigError::value(&path("operation_name"), word, words.to_string());
+        let operation: GateOperation = word.parse().map_err(wrong)?;
         control_list.push(GateControlEntry {
             operation,
             states: states(&path("gate_states_value"), entry.gate_states_value)?,

@@ -40,14 +40,16 @@ pub struct StreamFilter {
     pub flow_meter: Option<usize>,
 }
 
-/// `gate-states-value` of a stream gate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum StreamGateState {
-    /// Frames pass.
-    #[default]
-    Open,
-    /// Frames are dropped.
-    Closed,
+ktsn_model::words! {
+    /// `gate-states-value` of a stream gate.
+    #[derive(Default)]
+    pub enum StreamGateState {
+        /// Frames pass.
+        #[default]
+        Open = "open",
+        /// Frames are dropped.
+        Closed = "closed",
+    }
 }
 
 /// `gate-control-entry` of a stream gate.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The gate parameter table (802.1Q-2022 12.29.1) of a text.
 
-use ktsn_model::{AdminPort, GateControlEntry, GateFault, GateOperation, GateStates, TrafficClass};
+use ktsn_model::{AdminPort, GateControlEntry, GateFault, GateOperation, GateStates, TrafficClass, Words};
 use ktsn_time::{Nanos, Tai};
 
 use super::CLASS;
@@ -187,8 +187,8 @@ impl ControlList {
 }
 
 fn operation(leaf: &Leaf<'_>) -> Option<GateOperation> {
-    let words = GateOperation::ALL.map(GateOperation::word).join(", ");
-    leaf.word(|word| GateOperation::from_word(without_module(word)), words, "802.1Q-2022 table 8-7")
+    let words = Words(&GateOperation::WORDS).to_string();
+    leaf.word(|word| without_module(word).parse().ok(), words, "802.1Q-2022 table 8-7")
 }
 
 fn queue_max_sdu_table(table: &Leaf<'_>, schedule: &mut Schedule) {

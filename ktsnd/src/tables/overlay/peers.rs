@@ -17,26 +17,16 @@ use ktsn_wire::MacAddress;
 use super::learn::Learnt;
 use crate::config::VxlanPeer;
 
-/// Where a peer comes from, the strongest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
-    /// The attachment's `peers`.
-    Configuration,
-    /// `SetPeers`.
-    ControlApi,
-    /// The kernel's tables of the VXLAN device.
-    Learnt,
-}
-
-impl Source {
-    /// Its name in the control API.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Configuration => "configuration",
-            Self::ControlApi => "control-api",
-            Self::Learnt => "learnt",
-        }
+ktsn_model::words! {
+    /// Where a peer comes from, the strongest first.
+    #[derive(PartialOrd, Ord)]
+    pub enum Source {
+        /// The attachment's `peers`.
+        Configuration = "configuration",
+        /// `SetPeers`.
+        ControlApi = "control-api",
+        /// The kernel's tables of the VXLAN device.
+        Learnt = "learnt",
     }
 }
 
