@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attachment;
+mod counted;
 
 /// `ktsn.v1`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]

@@ -4,6 +4,7 @@
 //! In: a run directory. Out: a table or JSON of its ports, attachments, clients, streams and counters. Asks and
 //! changes nothing.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -195,9 +196,8 @@ fn put_ports(text: &mut String, answers: &Answers) {
 
 /// `uplink: frames not taken: 3 busy, 1 dropped; 2 frames left when they were tried again`.
 fn refusals(port: &v1::PortStatistics) -> String {
-    let mut reasons: Vec<_> = port.refused.iter().collect();
-    reasons.sort();
-    let reasons: Vec<String> = reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let reasons: Vec<String> =
+        port.refused.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     let of = if port.netns.is_empty() { String::new() } else { format!(" of {}", port.netns) };
     let retried = port.retried;
     format!("{}{of}: not taken {}; {retried} frames left when tried again", port.device, reasons.join(", "))
@@ -284,7 +284,7 @@ fn put_workers(text: &mut String, workers: &[v1::WorkerStatistics]) {
     ));
 }
 
-type Counters = std::collections::HashMap<String, u64>;
+type Counters = BTreeMap<String, u64>;
 
 fn sum(counters: &Counters) -> u64 {
     counters.values().fold(0, |sum, count| sum.saturating_add(*count))
@@ -312,40 +312,16 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
     json!({
         "run_dir": run_dir.to_string_lossy(),
         "other_run_dirs": answers.others.iter().map(|other| other.to_string_lossy()).collect::<Vec<_>>(),
-        "version": {
-            "version": version.version, "ring_abi_min": version.ring_abi_min, "ring_abi_max": version.ring_abi_max,
-        },
-        "health": health::json_of(health),
-        "ports": list.ports.iter().map(|port| json!({
-            "device": port.device, "netns": port.netns, "adapter": port.adapter,
-            "adapter_reason": port.adapter_reason, "link_speed": port.link_speed, "up": port.up,
-            "mode": port.mode, "strategy": port.strategy, "schedule": port.schedule,
-            "foreign_frames": port.foreign_frames, "unsynchronised": port.unsynchronised,
-            "gates": gates_of(answers, port).map(schedule::status::json_of_port),
-        })).collect::<Vec<_>>(),
+        "version": version,
+        "health": health,
+        "ports": list.ports.iter().map(|port| {
+            let mut shown = json!(port);
+            shown["gates"] = gates_of(answers, port).map(schedule::status::json_of_port).into();
+            shown
+        }).collect::<Vec<_>>(),
         "attachments": list.attachments.iter().map(json_of_attachment).collect::<Vec<_>>(),
-        "peers": peers.iter().flatten().map(|(name, peers)| {
-            (name.clone(), overlay::json_of_peers(peers))
-        }).collect::<serde_json::Map<_, _>>(),
-        "statistics": {
-            "at_monotonic_ns": statistics.at_monotonic_ns,
-            "attachments": statistics.attachments.iter().map(counters::json_of).collect::<Vec<_>>(),
-            "detached": statistics.detached.as_ref().map(counters::json_of),
-            "workers": statistics.workers.iter().map(|worker| json!({
-                "uplink": worker.uplink, "wake_ups": worker.wake_ups, "spin_ns": worker.spin_ns,
-                "spin_budget_spent": worker.spin_budget_spent, "cpu_budget_spent": worker.cpu_budget_spent,
-                "spin_margin_ns": worker.spin_margin_ns,
-                "expected_frames": worker.expected_frames, "empty_wake_ups": worker.empty_wake_ups,
-                "clock_steps": worker.clock_steps, "doorbells_muted": worker.doorbells_muted,
-                "regions_retired": worker.regions_retired, "bugs": worker.bugs, "reports": worker.reports,
-                "reports_dropped": worker.reports_dropped, "notices_lost": worker.notices_lost,
-            })).collect::<Vec<_>>(),
-            "ports": statistics.ports.iter().map(|port| json!({
-                "device": port.device, "netns": port.netns, "frames": port.frames,
-                "transmission_overrun": port.transmission_overrun, "put_back": port.put_back,
-                "refused": port.refused, "retried": port.retried, "hand_over_ns": port.hand_over_ns, "stream_filters": policing::json_of(port),
-            })).collect::<Vec<_>>(),
-        },
+        "peers": peers.iter().flatten().cloned().collect::<BTreeMap<_, _>>(),
+        "statistics": statistics,
     })
 }
 
@@ -398,16 +374,9 @@ fn json_of_attachment(state: &v1::AttachmentState) -> Value {
         "uplink": word(&attachment, "uplink"), "destinations": attachment["destinations"],
         "late": attachment["late"], "receive": attachment["receive"], "addresses": addresses, "withheld": state.withheld,
         "vxlan": (!vxlan.is_null()).then(|| json_of_vxlan(vxlan)),
-        "overlay": state.overlay.as_ref().map(overlay::json_of),
+        "overlay": state.overlay,
         "rules": rules::json_of(state),
-        "clients": state.clients.iter().map(|client| json!({
-            "pid": client.pid,
-            "streams": client.streams.iter().map(|stream| json!({
-                "cookie": stream.cookie, "local": stream.local, "peer": stream.peer,
-            })).collect::<Vec<_>>(),
-            "listeners": receive::listeners_json(client),
-            "receive_granted_permille": client.receive_granted_permille,
-        })).collect::<Vec<_>>(),
+        "clients": state.clients,
     })
 }
 

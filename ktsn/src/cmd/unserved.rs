@@ -3,47 +3,28 @@
 //!
 //! In: its counters. Out: one line for each reason, with what to do. Nothing where ktsnd sent all frames.
 
-use std::collections::{BTreeMap, HashMap};
-
 use ktsn_model::{BypassReason, DropReason};
 use ktsn_proto::v1::{AttachmentStatistics, StatisticsReply};
 
 /// With fewer timed frames there is no warning while the program runs: the first frames may come before it is attached.
 const PASSED_MIN: u64 = 10;
 
-/// The sums by reason over all attachments and those that went, without reasons that never occurred.
-fn sums<'a>(
-    statistics: &'a StatisticsReply,
-    counters: fn(&'a AttachmentStatistics) -> &'a HashMap<String, u64>,
-) -> BTreeMap<&'a str, u64> {
-    let mut sums = BTreeMap::new();
+/// The sums over all attachments and those that went.
+fn sums(statistics: &StatisticsReply) -> AttachmentStatistics {
     let all = statistics.attachments.iter().chain(&statistics.detached);
-    for (reason, count) in all.flat_map(counters).filter(|(_, count)| **count > 0) {
-        *sums.entry(reason.as_str()).or_default() += count;
-    }
-    sums
-}
-
-/// Frames that were dropped.
-fn dropped(statistics: &StatisticsReply) -> BTreeMap<&str, u64> {
-    sums(statistics, |of| &of.dropped)
-}
-
-/// Frames that libktsn passed to the kernel.
-fn passed(statistics: &StatisticsReply) -> BTreeMap<&str, u64> {
-    sums(statistics, |of| &of.bypassed)
+    all.fold(AttachmentStatistics::default(), |sums, of| sums.plus(of))
 }
 
 /// The warning that a program needs while it runs: so many of its timed frames went to the kernel and ktsnd took none. `None`
 /// below [`PASSED_MIN`].
 pub(super) fn warning(statistics: &StatisticsReply) -> Option<String> {
-    let timed: Vec<_> =
-        passed(statistics).into_iter().filter(|(word, _)| *word != BypassReason::NoTxtime.word()).collect();
-    let count: u64 = timed.iter().map(|(_, count)| count).sum();
+    let mut timed = sums(statistics).bypassed;
+    timed.remove(BypassReason::NoTxtime.word());
+    let count: u64 = timed.values().sum();
     if count < PASSED_MIN || taken(statistics) > 0 {
         return None;
     }
-    let reasons: Vec<String> = timed.into_iter().map(|(word, _)| passed_as(word)).collect();
+    let reasons: Vec<String> = timed.keys().map(|word| passed_as(word)).collect();
     Some(format!(
         "all {count} timed frames so far went to the kernel, without a transmit time there: {}",
         reasons.join("; ")
@@ -69,16 +50,17 @@ pub(super) fn is_settled(statistics: &StatisticsReply) -> bool {
 
 /// The lines, without who says them.
 pub(super) fn lines(statistics: &StatisticsReply) -> Vec<String> {
-    let line = |(word, count): (&str, u64)| {
+    let line = |(word, count): (&String, &u64)| {
         let known = DropReason::ALL.iter().find(|reason| reason.word() == word);
         let what = known.map_or("a reason of a newer ktsnd", |reason| remedy(*reason));
-        format!("{count} {} dropped as {word}: {what}", frames(count))
+        format!("{count} {} dropped as {word}: {what}", frames(*count))
     };
-    let passed_line = |(word, count): (&str, u64)| {
-        format!("{count} {} passed to the kernel as {}", frames(count), passed_as(word))
+    let passed_line = |(word, count): (&String, &u64)| {
+        format!("{count} {} passed to the kernel as {}", frames(*count), passed_as(word))
     };
-    let passed = passed(statistics).into_iter().map(passed_line);
-    dropped(statistics).into_iter().map(line).chain(passed).chain(ring_full(statistics)).collect()
+    let sums = sums(statistics);
+    let passed = sums.bypassed.iter().map(passed_line);
+    sums.dropped.iter().map(line).chain(passed).chain(ring_full(sums.ring_full)).collect()
 }
 
 /// The line for a program that was to expect arrivals and never did; `None` where it did.
@@ -100,9 +82,7 @@ pub(super) fn unexpected(statistics: &StatisticsReply) -> Option<String> {
 }
 
 /// What to do about sends that failed for want of a slot.
-fn ring_full(statistics: &StatisticsReply) -> Option<String> {
-    let all = statistics.attachments.iter().chain(&statistics.detached);
-    let count: u64 = all.map(|attachment| attachment.ring_full).sum();
+fn ring_full(count: u64) -> Option<String> {
     let sends = if count == 1 { "send" } else { "sends" };
     (count > 0).then(|| {
         format!(

@@ -165,7 +165,7 @@ fn count(peers: usize) -> u32 {
 pub(super) fn overlay_message(attached: &ServedAttachment) -> Option<v1::OverlayState> {
     let news = attached.overlay.as_ref()?;
     let overlay = &news.state;
-    let mut peers = std::collections::HashMap::new();
+    let mut peers = std::collections::BTreeMap::new();
     for peer in &overlay.peers {
         *peers.entry(peer.source.word().to_owned()).or_insert(0) += 1;
     }

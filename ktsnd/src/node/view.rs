@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the control API shows of the node.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ktsn_model::{BypassReason, DropReason};
@@ -231,7 +231,7 @@ impl Node {
 }
 
 /// Those that counted something, by word.
-fn words(counters: &[AtomicU64], word: &dyn Fn(usize) -> &'static str) -> HashMap<String, u64> {
+fn words(counters: &[AtomicU64], word: &dyn Fn(usize) -> &'static str) -> BTreeMap<String, u64> {
     let counted = counters.iter().enumerate().map(|(i, counter)| (word(i).to_owned(), counter.load(Relaxed)));
     counted.filter(|(_, n)| *n > 0).collect()
 }

@@ -3,7 +3,7 @@
 //!
 //! In: a run directory. Out: answers, or the gRPC status. It waits at most ten seconds for each.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -172,6 +172,6 @@ impl Control {
 
 /// A counter by reason; 0 when it never happened.
 #[must_use]
-pub fn reason(counters: &HashMap<String, u64>, word: &str) -> u64 {
+pub fn reason(counters: &BTreeMap<String, u64>, word: &str) -> u64 {
     counters.get(word).copied().unwrap_or(0)
 }

@@ -187,48 +187,11 @@ fn json_of(ports: &[v1::ScheduleState]) -> Value {
     json!({ "ports": ports.iter().map(json_of_port).collect::<Vec<_>>() })
 }
 
-/// The leaves of 12.29.1 with underscores.
+/// The leaves of 12.29.1 with underscores, and the word.
 pub(in crate::cmd) fn json_of_port(state: &v1::ScheduleState) -> Value {
-    json!({
-        "port": state.port,
-        "name": state.name,
-        "gates": word_of(state),
-        "is_open": state.is_open,
-        "gate_enabled": state.gate_enabled,
-        "oper_gate_states": state.oper_gate_states,
-        "admin": state.admin.as_ref().map(json_of_parameters),
-        "oper": state.oper.as_ref().map(json_of_parameters),
-        "config_pending": state.config_pending,
-        "config_change_time": state.config_change_time,
-        "config_change_error": state.config_change_error,
-        "current_time": state.current_time,
-        "tick_granularity": state.tick_granularity,
-        "supported_list_max": state.supported_list_max,
-        "supported_cycle_max": state.supported_cycle_max,
-        "supported_interval_max": state.supported_interval_max,
-        "link_speed": state.link_speed,
-        "hand_over_ns": state.hand_over_ns,
-        "queue_max_sdu": state.queue_max_sdu.iter().map(|row| json!({
-            "traffic_class": row.traffic_class, "queue_max_sdu": row.queue_max_sdu,
-        })).collect::<Vec<_>>(),
-        "transmission_overrun": state.transmission_overrun,
-        "frames": state.frames,
-    })
-}
-
-fn json_of_parameters(gates: &v1::GateParameters) -> Value {
-    json!({
-        "gate_enabled": gates.gate_enabled,
-        "gate_states": gates.gate_states,
-        "base_time": gates.base_time,
-        "cycle_time": gates.cycle_time,
-        "cycle_time_extension": gates.cycle_time_extension,
-        "control_list": gates.control_list.iter().map(|entry| json!({
-            "operation_name": entry.operation_name,
-            "gate_states_value": entry.gate_states_value,
-            "time_interval_value": entry.time_interval_value,
-        })).collect::<Vec<_>>(),
-    })
+    let mut port = json!(state);
+    port["gates"] = word_of(state).into();
+    port
 }
 
 #[cfg(test)]

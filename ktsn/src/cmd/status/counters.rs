@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 
 use ktsn_model::{BypassReason, DropReason};
 use ktsn_proto::v1;
-use serde_json::{Value, json};
 
-use super::{deferred, ingress, reasons, receive, sum};
+use super::{reasons, sum};
 use crate::output::{or_dash, span, table};
 
 pub(super) fn put(text: &mut String, attachments: &[v1::AttachmentStatistics]) {
@@ -29,9 +28,8 @@ pub(super) fn put(text: &mut String, attachments: &[v1::AttachmentStatistics]) {
         ],
     ));
     for of in attachments.iter().filter(|of| !of.clients_refused.is_empty()) {
-        let mut reasons: Vec<_> =
+        let reasons: Vec<_> =
             of.clients_refused.iter().map(|(why, count)| format!("{why} {count}")).collect();
-        reasons.sort();
         let _ = writeln!(text, "{}: clients refused: {}", or_dash(&of.name), reasons.join(", "));
     }
     let _ = writeln!(text, "\nTransmit error (handed to the port - TxTime)");
@@ -57,20 +55,4 @@ pub(super) fn put(text: &mut String, attachments: &[v1::AttachmentStatistics]) {
 
 fn error_span(error: &v1::Histogram, nanos: u64) -> String {
     if error.count == 0 { "-".to_owned() } else { span(nanos) }
-}
-
-pub(super) fn json_of(of: &v1::AttachmentStatistics) -> Value {
-    let error = of.transmit_error.clone().unwrap_or_default();
-    json!({
-        "name": of.name, "taken": of.taken, "sent": of.sent, "sent_octets": of.sent_octets,
-        "copies": of.copies, "copies_lost": of.copies_lost,
-        "late": of.late, "overrun": of.overrun, "waited": of.waited, "ring_full": of.ring_full, "dropped": of.dropped, "bypassed": of.bypassed,
-        "deferred": of.deferred, "deferred_failed": of.deferred_failed, "deferral": deferred::json_of(of),
-        "doorbells": of.doorbells, "clients_refused": of.clients_refused, "ingress": ingress::json_of(of),
-        "receive": receive::json_of(of),
-        "transmit_error_ns": {
-            "count": error.count, "p50": error.p50, "p90": error.p90, "p99": error.p99,
-            "p99_9": error.p99_9, "max": error.max,
-        },
-    })
 }

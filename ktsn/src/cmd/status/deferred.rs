@@ -3,7 +3,6 @@
 //! too long.
 
 use ktsn_proto::v1;
-use serde_json::{Value, json};
 
 use crate::output::{span, titled};
 
@@ -25,14 +24,6 @@ pub(super) fn text(attachments: &[v1::AttachmentStatistics]) -> String {
     )
 }
 
-/// The deferral as JSON; null where frames leave by the worker.
-pub(super) fn json_of(of: &v1::AttachmentStatistics) -> Value {
-    of.deferral.as_ref().map_or(
-        Value::Null,
-        |now| json!({ "for_ns": now.for_ns, "longest_hand_over_ns": now.longest_hand_over_ns }),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,7 +31,7 @@ mod tests {
     #[test]
     fn attachments_that_are_or_were_deferred_have_a_row() {
         let plain = v1::AttachmentStatistics { name: "plain".to_owned(), ..Default::default() };
-        assert_eq!((text(std::slice::from_ref(&plain)), json_of(&plain)), (String::new(), Value::Null));
+        assert_eq!(text(std::slice::from_ref(&plain)), "");
         let was = v1::AttachmentStatistics { name: "was".to_owned(), deferred: 4, ..Default::default() };
         let deferral = v1::Deferral { for_ns: 61_000_000_000, longest_hand_over_ns: 512_000 };
         let is = v1::AttachmentStatistics {
@@ -50,7 +41,7 @@ mod tests {
             deferral: Some(deferral),
             ..Default::default()
         };
-        assert_eq!(json_of(&is)["longest_hand_over_ns"], 512_000);
+        assert_eq!(serde_json::json!(is)["deferral"]["longest_hand_over_ns"], 512_000);
         let shown = text(&[plain, was, is]);
         let rows: Vec<Vec<&str>> =
             shown.lines().rev().take(2).map(|row| row.split_whitespace().collect()).collect();

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `ktsn status` says of ktsnd itself: whether it serves, its clock, its threads, its warnings.
 //!
-//! In: the answer to Health. Out: lines, and JSON.
+//! In: the answer to Health. Out: lines.
 
 use ktsn_proto::v1;
-use serde_json::{Value, json};
 
 use crate::output::span;
 
@@ -45,25 +44,6 @@ fn clock_text(clock: &v1::ClockState) -> String {
     text
 }
 
-pub(super) fn json_of(health: &v1::HealthReply) -> Value {
-    json!({
-        "serving": health.serving,
-        "clock_synchronised": health.clock_synchronised,
-        "tai_minus_monotonic_ns": health.tai_minus_monotonic_ns,
-        "tai_offset_seconds": health.tai_offset_seconds,
-        "warnings": health.warnings,
-        "threads": health.threads.iter().map(|thread| json!({
-            "name": thread.name, "device": thread.device, "silent_ns": thread.silent_ns,
-            "is_stuck": thread.is_stuck,
-        })).collect::<Vec<_>>(),
-        "clock": health.clock.as_ref().map(|clock| json!({
-            "source": clock.source, "is_good": clock.is_good, "reason": clock.reason, "for_ns": clock.for_ns,
-            "transitions": clock.transitions, "steps": clock.steps, "error_ns": clock.error_ns,
-            "holding": clock.holding,
-        })),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,7 +80,7 @@ mod tests {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
         }
         assert!(!text.contains("registrar"), "{text}");
-        let json = json_of(&health);
+        let json = serde_json::json!(health);
         assert_eq!(json["threads"][0]["is_stuck"], true);
         assert_eq!(json["clock"]["is_good"], false);
     }

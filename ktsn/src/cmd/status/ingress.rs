@@ -2,7 +2,6 @@
 //! The ingress fast path in `ktsn status`: what came by it, and what was left to the kernel and why.
 
 use ktsn_proto::v1;
-use serde_json::{Value, json};
 
 use crate::output::{or_dash, titled};
 
@@ -19,10 +18,8 @@ pub(super) fn text(attachments: &[v1::AttachmentStatistics]) -> String {
             ("failed", |(_, ingress)| ingress.failed.to_string()),
             ("reattached", |(_, ingress)| ingress.reattached.to_string()),
             ("left to the kernel", |(_, ingress)| {
-                let mut left: Vec<_> = ingress.left.iter().collect();
-                left.sort();
                 let left: Vec<String> =
-                    left.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+                    ingress.left.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
                 or_dash(&left.join(", "))
             }),
             (
@@ -35,16 +32,6 @@ pub(super) fn text(attachments: &[v1::AttachmentStatistics]) -> String {
     )
 }
 
-/// The ingress as JSON; null where ingress is the kernel's.
-pub(super) fn json_of(of: &v1::AttachmentStatistics) -> Value {
-    of.ingress.as_ref().map_or(Value::Null, |ingress| {
-        json!({
-            "taken": ingress.taken, "taken_octets": ingress.taken_octets, "failed": ingress.failed,
-            "reattached": ingress.reattached, "left": ingress.left, "idle": ingress.idle,
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,7 +40,6 @@ mod tests {
     fn only_attachments_with_the_ingress_fast_path_have_a_row() {
         let plain = v1::AttachmentStatistics { name: "plain".to_owned(), ..Default::default() };
         assert_eq!(text(std::slice::from_ref(&plain)), "");
-        assert_eq!(json_of(&plain), Value::Null);
         let ingress = v1::IngressStatistics {
             taken: 7,
             taken_octets: 700,
@@ -72,7 +58,7 @@ mod tests {
             ["short", "7", "700", "0", "1", "fragment", "2,", "not_udp", "3", "taking"],
             "{shown}"
         );
-        assert_eq!(json_of(&short)["left"]["not_udp"], 3);
+        assert_eq!(serde_json::json!(short)["ingress"]["left"]["not_udp"], 3);
         let mut idle = short;
         if let Some(ingress) = &mut idle.ingress {
             ingress.idle = "the uplink is not there".to_owned();

@@ -4,7 +4,6 @@
 //! In: the listing, and with `--peers` the peers of each attachment. Out: text or JSON.
 
 use ktsn_proto::v1;
-use serde_json::{Value, json};
 
 use crate::output::{or_dash, table, titled};
 
@@ -79,28 +78,6 @@ fn known(number: u32) -> String {
     if number == 0 { "-".to_owned() } else { number.to_string() }
 }
 
-/// An overlay as JSON.
-pub(super) fn json_of(overlay: &v1::OverlayState) -> Value {
-    json!({
-        "device": overlay.device, "vni": overlay.vni, "port": overlay.port, "local": overlay.local,
-        "mac": overlay.mac, "fault": overlay.fault, "peers": overlay.peers,
-        "peers_missing": overlay.peers_missing, "peers_left": overlay.peers_left, "conflicts": overlay.conflicts,
-        "conflicts_count": overlay.conflicts_count,
-    })
-}
-
-/// The peers in force.
-pub(super) fn json_of_peers(peers: &[v1::PeerState]) -> Value {
-    let one = |state: &v1::PeerState| {
-        let peer = state.peer.clone().unwrap_or_default();
-        json!({
-            "prefix": peer.prefix, "vtep": peer.vtep, "mac": peer.mac, "source": state.source,
-            "missing": state.missing, "left": state.left,
-        })
-    };
-    peers.iter().map(one).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,8 +113,9 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
-        assert_eq!(json_of(state.overlay.as_ref().unwrap())["peers"]["learnt"], 40);
-        assert_eq!(json_of_peers(&peers[0].1)[0]["source"], "learnt");
+        assert_eq!(serde_json::json!(state)["overlay"]["peers"]["learnt"], 40);
+        let shown = serde_json::json!(peers[0].1);
+        assert_eq!((&shown[0]["source"], &shown[0]["prefix"]), (&"learnt".into(), &"10.244.1.0/24".into()));
         assert_eq!(text(&[v1::AttachmentState::default()], None), "");
     }
 }

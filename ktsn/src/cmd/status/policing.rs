@@ -2,7 +2,6 @@
 //! Policing in `ktsn status`: one row for each stream filter, and what stands in its way.
 
 use ktsn_proto::v1;
-use serde_json::{Value, json};
 
 use crate::output::{or_dash, titled};
 
@@ -41,28 +40,4 @@ fn tripped(filter: &v1::StreamFilterStatistics) -> Vec<&'static str> {
         ("mark-all-frames-red", filter.mark_all_frames_red),
     ];
     leaves.into_iter().filter(|(_, is_set)| *is_set).map(|(leaf, _)| leaf).collect()
-}
-
-/// The stream filters of one port, with YANG's names.
-pub(super) fn json_of(port: &v1::PortStatistics) -> Vec<Value> {
-    let filters = port.stream_filters.iter().map(|filter| {
-        json!({
-            "stream-filter-instance-id": filter.stream_filter_instance_id,
-            "stream-handle": filter.stream_handle,
-            "priority-spec": filter.priority_spec,
-            "stream-gate-ref": filter.stream_gate_ref,
-            "flow-meter-ref": filter.flow_meter_ref,
-            "matching-frames-count": filter.matching_frames_count,
-            "passing-frames-count": filter.passing_frames_count,
-            "not-passing-frames-count": filter.not_passing_frames_count,
-            "passing-sdu-count": filter.passing_sdu_count,
-            "not-passing-sdu-count": filter.not_passing_sdu_count,
-            "red-frames-count": filter.red_frames_count,
-            "stream-blocked-due-to-oversize-frame": filter.stream_blocked_due_to_oversize_frame,
-            "gate-closed-due-to-invalid-rx": filter.gate_closed_due_to_invalid_rx,
-            "gate-closed-due-to-octets-exceeded": filter.gate_closed_due_to_octets_exceeded,
-            "mark-all-frames-red": filter.mark_all_frames_red,
-        })
-    });
-    filters.collect()
 }

@@ -2,7 +2,6 @@
 //! Expected arrivals in `ktsn status`: the sockets whose programs are awake for them, and the attachments' sums.
 
 use ktsn_proto::v1;
-use serde_json::{Value, json};
 
 use crate::output::{span, titled};
 
@@ -60,34 +59,6 @@ fn share(permille: u32) -> String {
     if permille == 0 { "-".to_owned() } else { format!("{}.{} %", permille / 10, permille % 10) }
 }
 
-fn counts_json(counts: Option<&v1::ReceiveCounts>) -> Value {
-    let counts = counts.copied().unwrap_or_default();
-    json!({
-        "expected": counts.expected, "hit": counts.hit, "early": counts.early, "missed": counts.missed,
-        "spun_ns": counts.spun_ns,
-    })
-}
-
-/// The sockets of a client that expect arrivals.
-pub(super) fn listeners_json(client: &v1::Client) -> Value {
-    let listeners = client.listeners.iter().map(|listener| {
-        json!({
-            "socket": listener.socket, "cookie": listener.cookie, "counts": counts_json(listener.counts.as_ref()),
-        })
-    });
-    listeners.collect()
-}
-
-/// The sums of an attachment; null where it grants nothing and counted nothing.
-pub(super) fn json_of(of: &v1::AttachmentStatistics) -> Value {
-    of.receive.as_ref().map_or(Value::Null, |receive| {
-        json!({
-            "processes": receive.processes, "granted_permille": receive.granted_permille,
-            "counts": counts_json(receive.counts.as_ref()),
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +81,6 @@ mod tests {
         };
         let none = v1::AttachmentStatistics { name: "plain".to_owned(), ..Default::default() };
         assert_eq!(text(std::slice::from_ref(&plain), std::slice::from_ref(&none)), "");
-        assert_eq!(json_of(&none), Value::Null);
         let receive = v1::ReceiveStatistics { counts: Some(counts), processes: 1, granted_permille: 66 };
         let of = v1::AttachmentStatistics {
             name: "pod-a".to_owned(),
@@ -125,7 +95,7 @@ mod tests {
         let sum = [&["pod-a", "1", "6.6", "%"][..], &counted].concat();
         assert_eq!(rows, [socket, sum], "{shown}");
         assert!(!shown.contains("plain"), "{shown}");
-        assert_eq!(listeners_json(&client)[0]["counts"]["missed"], 3);
-        assert_eq!(json_of(&of)["counts"]["spun_ns"], 2_500_000);
+        assert_eq!(serde_json::json!(client)["listeners"][0]["counts"]["missed"], 3);
+        assert_eq!(serde_json::json!(of)["receive"]["counts"]["spun_ns"], 2_500_000);
     }
 }

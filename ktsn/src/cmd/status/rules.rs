@@ -54,19 +54,7 @@ fn policy_text(name: &str, policy: &v1::AttachmentPolicy) -> String {
 
 /// Rules and policy as JSON.
 pub(super) fn json_of(state: &v1::AttachmentState) -> Value {
-    let rules = state.rules.iter().map(|rule| {
-        json!({
-            "rule": rule.rule, "destinations": rule.destinations,
-            "destinations_count": rule.destinations_count, "is_arrival": rule.is_arrival,
-        })
-    });
-    let policy = state.policy.as_ref().map(|policy| {
-        json!({
-            "egress_restricted": policy.egress_restricted, "egress_allowed": policy.egress_allowed,
-            "ingress_blocked": policy.ingress_blocked, "reason": policy.reason,
-        })
-    });
-    json!({ "now": rules.collect::<Vec<_>>(), "count": state.rules_count, "network_policy": policy })
+    json!({ "now": state.rules, "count": state.rules_count, "network_policy": state.policy })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! In: two replies, how the daemon is, what there is. Out: a [`View`] as table, line or JSON. Rates are frames each second;
 //! percentiles are those of the frames of the interval alone. A counter that went backwards started again from 0.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
@@ -18,80 +18,48 @@ use crate::output::{or_dash, span, table};
 pub(super) struct View {
     /// Nanoseconds.
     interval: u64,
-    serving: bool,
-    synchronised: bool,
-    warnings: usize,
+    health: v1::HealthReply,
     ports: Vec<Port>,
     attachments: Vec<Attachment>,
-    workers: Vec<Worker>,
+    workers: Vec<v1::WorkerStatistics>,
 }
 
 #[derive(Clone, Debug)]
 struct Port {
     name: String,
     up: bool,
-    frames: u64,
-    overruns: u64,
-    put_back: u64,
-    hand_over: u64,
+    counted: v1::PortStatistics,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Attachment {
-    name: String,
     streams: usize,
-    taken: u64,
-    sent: u64,
-    octets: u64,
-    late: u64,
-    overrun: u64,
-    waited: u64,
-    ring_full: u64,
-    dropped: BTreeMap<String, u64>,
-    bypassed: BTreeMap<String, u64>,
-    /// By the ingress fast path; `None`: the attachment has none.
-    arrived: Option<u64>,
-    /// Expected arrivals; `None`: the attachment neither grants them nor counted any.
-    received: Option<Received>,
+    counted: v1::AttachmentStatistics,
     /// p50, p99 and greatest transmit error, nanoseconds; `None`: nothing with a transmit time was sent.
     error: Option<[u64; 3]>,
 }
 
-/// What was counted of expected arrivals.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Received {
-    expected: u64,
-    hit: u64,
-    early: u64,
-    missed: u64,
-    /// Nanoseconds.
-    spun: u64,
-    /// Processes that may spin now.
-    processes: u32,
+impl Port {
+    fn frames(&self) -> u64 {
+        self.counted.frames.iter().sum()
+    }
+
+    fn overruns(&self) -> u64 {
+        self.counted.transmission_overrun.iter().sum()
+    }
 }
 
-#[derive(Clone, Debug)]
-struct Worker {
-    uplink: String,
-    wake_ups: u64,
-    /// Nanoseconds.
-    spun: u64,
-    margin: u64,
-    budget_spent: u64,
-    bugs: u64,
-}
+impl Attachment {
+    /// What came by the ingress fast path; `None`: the attachment has none.
+    fn arrived(&self) -> Option<u64> {
+        Some(self.counted.ingress.as_ref()?.taken)
+    }
 
-/// What was counted since; a counter that is lower now started again.
-fn since(before: u64, after: u64) -> u64 {
-    after.checked_sub(before).unwrap_or(after)
-}
-
-fn reasons(before: &HashMap<String, u64>, after: &HashMap<String, u64>) -> BTreeMap<String, u64> {
-    let counted = |(word, count): (&String, &u64)| {
-        let count = since(before.get(word).copied().unwrap_or(0), *count);
-        (count > 0).then(|| (word.clone(), count))
-    };
-    after.iter().filter_map(counted).collect()
+    /// Expected arrivals, and the processes that may spin for them; `None`: the attachment neither grants them nor counted any.
+    fn received(&self) -> Option<(v1::ReceiveCounts, u32)> {
+        let receive = self.counted.receive?;
+        Some((receive.counts.unwrap_or_default(), receive.processes))
+    }
 }
 
 /// The errors of the interval's frames alone.
@@ -116,44 +84,33 @@ impl View {
         list: &v1::ListReply,
     ) -> Self {
         let ports = after.ports.iter().map(|port| {
-            let known = before
-                .ports
-                .iter()
-                .find(|known| (&known.device, &known.netns) == (&port.device, &port.netns));
-            let sum = |counters: &[u64]| counters.iter().sum::<u64>();
-            let old = |of: fn(&v1::PortStatistics) -> &[u64]| known.map_or(0, |known| sum(of(known)));
-            let state = list.ports.iter().find(|it| (&it.device, &it.netns) == (&port.device, &port.netns));
+            let is_it =
+                |device: &str, netns: &str| (device, netns) == (port.device.as_str(), port.netns.as_str());
+            let known = before.ports.iter().find(|known| is_it(&known.device, &known.netns));
+            let state = list.ports.iter().find(|state| is_it(&state.device, &state.netns));
             let place = port.netns.rsplit('/').next().filter(|place| !place.is_empty());
             Port {
                 name: place.map_or_else(|| port.device.clone(), |place| format!("{place}:{}", port.device)),
                 up: state.is_none_or(|state| state.up),
-                frames: since(old(|it| &it.frames), sum(&port.frames)),
-                overruns: since(old(|it| &it.transmission_overrun), sum(&port.transmission_overrun)),
-                put_back: since(known.map_or(0, |known| known.put_back), port.put_back),
-                hand_over: port.hand_over_ns,
+                counted: known.map_or_else(|| port.clone(), |known| port.since(known)),
             }
         });
         let attachments = after.attachments.iter().map(|of| {
             let known = before.attachments.iter().find(|known| known.name == of.name);
-            Attachment { streams: streams(list, &of.name), ..attachment(known, of) }
+            let error = known.and_then(|known| known.transmit_error.as_ref());
+            Attachment {
+                streams: streams(list, &of.name),
+                counted: known.map_or_else(|| of.clone(), |known| of.since(known)),
+                error: errors(error, of.transmit_error.as_ref()),
+            }
         });
         let workers = after.workers.iter().map(|worker| {
             let known = before.workers.iter().find(|known| known.uplink == worker.uplink);
-            let old = |of: fn(&v1::WorkerStatistics) -> u64| known.map_or(0, of);
-            Worker {
-                uplink: worker.uplink.clone(),
-                wake_ups: since(old(|it| it.wake_ups), worker.wake_ups),
-                spun: since(old(|it| it.spin_ns), worker.spin_ns),
-                margin: worker.spin_margin_ns,
-                budget_spent: since(old(|it| it.spin_budget_spent), worker.spin_budget_spent),
-                bugs: since(old(|it| it.bugs), worker.bugs),
-            }
+            known.map_or_else(|| worker.clone(), |known| worker.since(known))
         });
         Self {
             interval: after.at_monotonic_ns.saturating_sub(before.at_monotonic_ns).max(1),
-            serving: health.serving,
-            synchronised: health.clock_synchronised,
-            warnings: health.warnings.len(),
+            health: health.clone(),
             ports: ports.collect(),
             attachments: attachments.collect(),
             workers: workers.collect(),
@@ -179,9 +136,9 @@ impl View {
     }
 
     fn state(&self) -> String {
-        let serving = if self.serving { "serving" } else { "NOT SERVING" };
-        let clock = if self.synchronised { "synchronised" } else { "NOT SYNCHRONISED" };
-        let warnings = match self.warnings {
+        let serving = if self.health.serving { "serving" } else { "NOT SERVING" };
+        let clock = if self.health.clock_synchronised { "synchronised" } else { "NOT SYNCHRONISED" };
+        let warnings = match self.health.warnings.len() {
             0 => String::new(),
             count => format!(", {count} warnings (ktsn status)"),
         };
@@ -197,49 +154,47 @@ impl View {
             &[
                 ("port", |(_, port)| port.name.clone()),
                 ("link", |(_, port)| if port.up { "up" } else { "DOWN" }.to_owned()),
-                ("frames", |(view, port)| view.rate(port.frames)),
-                ("overruns", |(view, port)| view.rate(port.overruns)),
-                ("put back", |(view, port)| view.rate(port.put_back)),
-                (
-                    "hand-over",
-                    |(_, port)| {
-                        if port.hand_over == 0 { "-".to_owned() } else { span(port.hand_over) }
-                    },
-                ),
+                ("frames", |(view, port)| view.rate(port.frames())),
+                ("overruns", |(view, port)| view.rate(port.overruns())),
+                ("put back", |(view, port)| view.rate(port.counted.put_back)),
+                ("hand-over", |(_, port)| match port.counted.hand_over_ns {
+                    0 => "-".to_owned(),
+                    took => span(took),
+                }),
             ],
         )));
         text.push_str(&below(&table(
             self.attachments.iter().map(|of| (self, of)),
             &[
-                ("attachment", |(_, of)| of.name.clone()),
+                ("attachment", |(_, of)| of.counted.name.clone()),
                 ("streams", |(_, of)| of.streams.to_string()),
-                ("taken", |(view, of)| view.rate(of.taken)),
-                ("sent", |(view, of)| view.rate(of.sent)),
-                ("Mbit", |(view, of)| view.megabits(of.octets)),
-                ("late", |(view, of)| view.rate(of.late)),
-                ("overrun", |(view, of)| view.rate(of.overrun)),
-                ("waited", |(view, of)| view.rate(of.waited)),
-                ("dropped", |(view, of)| view.rate(of.dropped.values().sum())),
-                ("passed", |(view, of)| view.rate(of.bypassed.values().sum())),
-                ("ring full", |(view, of)| view.rate(of.ring_full)),
-                ("short in", |(view, of)| of.arrived.map_or("-".to_owned(), |count| view.rate(count))),
+                ("taken", |(view, of)| view.rate(of.counted.taken)),
+                ("sent", |(view, of)| view.rate(of.counted.sent)),
+                ("Mbit", |(view, of)| view.megabits(of.counted.sent_octets)),
+                ("late", |(view, of)| view.rate(of.counted.late)),
+                ("overrun", |(view, of)| view.rate(of.counted.overrun)),
+                ("waited", |(view, of)| view.rate(of.counted.waited)),
+                ("dropped", |(view, of)| view.rate(of.counted.dropped.values().sum())),
+                ("passed", |(view, of)| view.rate(of.counted.bypassed.values().sum())),
+                ("ring full", |(view, of)| view.rate(of.counted.ring_full)),
+                ("short in", |(view, of)| of.arrived().map_or("-".to_owned(), |count| view.rate(count))),
                 ("p50", |(_, of)| of.error.map_or("-".to_owned(), |error| span(error[0]))),
                 ("p99", |(_, of)| of.error.map_or("-".to_owned(), |error| span(error[1]))),
                 ("max", |(_, of)| of.error.map_or("-".to_owned(), |error| span(error[2]))),
                 ("why", |(view, of)| view.why(of)),
             ],
         )));
-        let receiving = self.attachments.iter().filter_map(|of| Some((self, of, of.received?)));
+        let receiving = self.attachments.iter().filter_map(|of| Some((self, of, of.received()?)));
         text.push_str(&below(&table(
             receiving,
             &[
-                ("expected arrivals", |(_, of, _)| of.name.clone()),
-                ("processes", |(.., received)| received.processes.to_string()),
-                ("expected", |(view, _, received)| view.rate(received.expected)),
-                ("hit", |(view, _, received)| view.rate(received.hit)),
-                ("early", |(view, _, received)| view.rate(received.early)),
-                ("missed", |(view, _, received)| view.rate(received.missed)),
-                ("spins", |(view, _, received)| view.percent(received.spun)),
+                ("expected arrivals", |(_, of, _)| of.counted.name.clone()),
+                ("processes", |(.., (_, processes))| processes.to_string()),
+                ("expected", |(view, _, (received, _))| view.rate(received.expected)),
+                ("hit", |(view, _, (received, _))| view.rate(received.hit)),
+                ("early", |(view, _, (received, _))| view.rate(received.early)),
+                ("missed", |(view, _, (received, _))| view.rate(received.missed)),
+                ("spins", |(view, _, (received, _))| view.percent(received.spun_ns)),
             ],
         )));
         text.push_str(&below(&table(
@@ -247,9 +202,9 @@ impl View {
             &[
                 ("worker", |(_, worker)| worker.uplink.clone()),
                 ("wake-ups", |(view, worker)| view.rate(worker.wake_ups)),
-                ("spins", |(view, worker)| view.percent(worker.spun)),
-                ("margin", |(_, worker)| span(worker.margin)),
-                ("budget spent", |(view, worker)| view.rate(worker.budget_spent)),
+                ("spins", |(view, worker)| view.percent(worker.spin_ns)),
+                ("margin", |(_, worker)| span(worker.spin_margin_ns)),
+                ("budget spent", |(view, worker)| view.rate(worker.spin_budget_spent)),
                 ("bugs", |(_, worker)| worker.bugs.to_string()),
             ],
         )));
@@ -269,7 +224,7 @@ impl View {
 
     /// The reasons why frames were dropped or passed to the kernel.
     fn why(&self, of: &Attachment) -> String {
-        let reasons = of.dropped.iter().chain(&of.bypassed);
+        let reasons = of.counted.dropped.iter().chain(&of.counted.bypassed);
         let reasons = reasons.map(|(word, count)| format!("{word} {}", self.rate(*count)));
         or_dash(&reasons.collect::<Vec<_>>().join(", "))
     }
@@ -285,12 +240,12 @@ impl View {
         format!(
             "{}; taken {} sent {} late {} overrun {} dropped {} passed {} per second; {error}",
             self.state(),
-            sum(|of| of.taken),
-            sum(|of| of.sent),
-            sum(|of| of.late),
-            sum(|of| of.overrun),
-            sum(|of| of.dropped.values().sum()),
-            sum(|of| of.bypassed.values().sum()),
+            sum(|of| of.counted.taken),
+            sum(|of| of.counted.sent),
+            sum(|of| of.counted.late),
+            sum(|of| of.counted.overrun),
+            sum(|of| of.counted.dropped.values().sum()),
+            sum(|of| of.counted.bypassed.values().sum()),
         )
     }
 
@@ -300,35 +255,36 @@ impl View {
             counts.iter().map(|(word, count)| (word.clone(), self.per_second(*count))).collect()
         };
         json!({
-            "interval_ns": self.interval, "serving": self.serving, "clock_synchronised": self.synchronised,
-            "warnings": self.warnings,
+            "interval_ns": self.interval, "serving": self.health.serving,
+            "clock_synchronised": self.health.clock_synchronised,
+            "warnings": self.health.warnings.len(),
             "ports": self.ports.iter().map(|port| json!({
-                "name": port.name, "up": port.up, "frames_per_second": self.per_second(port.frames),
-                "transmission_overrun_per_second": self.per_second(port.overruns),
-                "put_back_per_second": self.per_second(port.put_back), "hand_over_ns": port.hand_over,
+                "name": port.name, "up": port.up, "frames_per_second": self.per_second(port.frames()),
+                "transmission_overrun_per_second": self.per_second(port.overruns()),
+                "put_back_per_second": self.per_second(port.counted.put_back), "hand_over_ns": port.counted.hand_over_ns,
             })).collect::<Vec<_>>(),
             "attachments": self.attachments.iter().map(|of| json!({
-                "name": of.name, "streams": of.streams, "taken_per_second": self.per_second(of.taken),
-                "sent_per_second": self.per_second(of.sent),
-                "sent_octets_per_second": self.per_second(of.octets),
-                "late_per_second": self.per_second(of.late), "overrun_per_second": self.per_second(of.overrun),
-                "waited_per_second": self.per_second(of.waited), "ring_full_per_second": self.per_second(of.ring_full),
-                "dropped_per_second": rates(&of.dropped), "bypassed_per_second": rates(&of.bypassed),
-                "short_in_per_second": of.arrived.map(|count| self.per_second(count)),
-                "receive": of.received.map(|received| json!({
-                    "processes": received.processes,
+                "name": of.counted.name, "streams": of.streams, "taken_per_second": self.per_second(of.counted.taken),
+                "sent_per_second": self.per_second(of.counted.sent),
+                "sent_octets_per_second": self.per_second(of.counted.sent_octets),
+                "late_per_second": self.per_second(of.counted.late), "overrun_per_second": self.per_second(of.counted.overrun),
+                "waited_per_second": self.per_second(of.counted.waited), "ring_full_per_second": self.per_second(of.counted.ring_full),
+                "dropped_per_second": rates(&of.counted.dropped), "bypassed_per_second": rates(&of.counted.bypassed),
+                "short_in_per_second": of.arrived().map(|count| self.per_second(count)),
+                "receive": of.received().map(|(received, processes)| json!({
+                    "processes": processes,
                     "expected_per_second": self.per_second(received.expected),
                     "hit_per_second": self.per_second(received.hit),
                     "early_per_second": self.per_second(received.early),
                     "missed_per_second": self.per_second(received.missed),
-                    "spin_ratio": received.spun as f64 / self.interval as f64,
+                    "spin_ratio": received.spun_ns as f64 / self.interval as f64,
                 })),
                 "transmit_error_ns": of.error.map(|[p50, p99, max]| json!({ "p50": p50, "p99": p99, "max": max })),
             })).collect::<Vec<_>>(),
             "workers": self.workers.iter().map(|worker| json!({
                 "uplink": worker.uplink, "wake_ups_per_second": self.per_second(worker.wake_ups),
-                "spin_ratio": worker.spun as f64 / self.interval as f64, "spin_margin_ns": worker.margin,
-                "spin_budget_spent": worker.budget_spent, "bugs": worker.bugs,
+                "spin_ratio": worker.spin_ns as f64 / self.interval as f64, "spin_margin_ns": worker.spin_margin_ns,
+                "spin_budget_spent": worker.spin_budget_spent, "bugs": worker.bugs,
             })).collect::<Vec<_>>(),
         })
     }
@@ -342,42 +298,6 @@ fn below(table: &str) -> String {
 fn streams(list: &v1::ListReply, name: &str) -> usize {
     let is_it = |state: &&v1::AttachmentState| state.name == name;
     list.attachments.iter().find(is_it).map_or(0, |state| state.clients.iter().map(|c| c.streams.len()).sum())
-}
-
-fn attachment(known: Option<&v1::AttachmentStatistics>, of: &v1::AttachmentStatistics) -> Attachment {
-    let old = |counter: fn(&v1::AttachmentStatistics) -> u64| since(known.map_or(0, counter), counter(of));
-    let none = HashMap::new();
-    let taken_in = |of: &v1::AttachmentStatistics| of.ingress.as_ref().map(|ingress| ingress.taken);
-    Attachment {
-        name: of.name.clone(),
-        streams: 0,
-        taken: old(|it| it.taken),
-        sent: old(|it| it.sent),
-        octets: old(|it| it.sent_octets),
-        late: old(|it| it.late),
-        overrun: old(|it| it.overrun),
-        waited: old(|it| it.waited),
-        ring_full: old(|it| it.ring_full),
-        dropped: reasons(known.map_or(&none, |known| &known.dropped), &of.dropped),
-        bypassed: reasons(known.map_or(&none, |known| &known.bypassed), &of.bypassed),
-        received: received(known, of),
-        arrived: taken_in(of).map(|count| since(known.and_then(taken_in).unwrap_or(0), count)),
-        error: errors(known.and_then(|known| known.transmit_error.as_ref()), of.transmit_error.as_ref()),
-    }
-}
-
-fn received(known: Option<&v1::AttachmentStatistics>, of: &v1::AttachmentStatistics) -> Option<Received> {
-    let now = of.receive.as_ref()?;
-    let counts = now.counts.unwrap_or_default();
-    let before = known.and_then(|known| known.receive.as_ref()?.counts).unwrap_or_default();
-    Some(Received {
-        expected: since(before.expected, counts.expected),
-        hit: since(before.hit, counts.hit),
-        early: since(before.early, counts.early),
-        missed: since(before.missed, counts.missed),
-        spun: since(before.spun_ns, counts.spun_ns),
-        processes: now.processes,
-    })
 }
 
 #[cfg(test)]
