@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use ktsn_resolve::Tables;
+use rustix::mm::{MlockAllFlags, mlockall};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
@@ -87,7 +88,9 @@ async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow:
     for note in notes {
         node.warn(format!("state file: {note}"));
     }
-    if mlock && let Err(error) = crate::sys::lock_memory() {
+    // What is touched from now on.
+    let locked = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    if mlock && let Err(error) = mlockall(locked) {
         node.warn(format!(
             "memory is not locked ({error}): page faults may delay frames; grant CAP_IPC_LOCK"
         ));

@@ -53,27 +53,6 @@ pub(crate) fn readiness(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     unsafe { AsyncFd::register(descriptor) }.map_err(Into::into)
 }
 
-/// Timers of the calling thread end at their time, not up to 50 µs later.
-pub(crate) fn set_timer_slack() -> io::Result<()> {
-    let one: libc::c_ulong = 1;
-    // SAFETY: PR_SET_TIMERSLACK takes one number and touches no memory of ours.
-    if unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, one) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-/// Locks memory that is touched from now on.
-pub(crate) fn lock_memory() -> io::Result<()> {
-    // SAFETY: mlockall changes no memory; it takes flags only.
-    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
 /// Larger allocations (a client's payloads, a capture's) return to the kernel when they are freed, and zeros cost no page before
 /// they are written. By default glibc learns from the first free to keep such memory, and to write its zeros.
 pub(crate) fn give_memory_back() {

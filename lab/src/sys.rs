@@ -4,11 +4,12 @@
 //! In: plain values. Out: plain values or the kernel's errno. No state.
 
 use crate::error::LabError;
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, test_kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -21,9 +22,7 @@ pub(crate) fn enter_namespace(command: &mut Command, name: &str) -> Result<(), L
     let namespace = File::open(&path).map_err(LabError::file(&path))?;
     // SAFETY: the closure runs in the child between fork and exec and makes one system call on a descriptor that it
     // owns; it neither allocates nor locks.
-    unsafe {
-        command.pre_exec(move || checked(libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET)));
-    }
+    unsafe { command.pre_exec(move || enter(&namespace)) };
     Ok(())
 }
 
@@ -39,8 +38,7 @@ pub(crate) fn within<T: Send>(
     let namespace = File::open(&path).map_err(LabError::file(&path))?;
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
-            // SAFETY: setns takes two integers and changes this thread only, which ends with the closure.
-            checked(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
+            enter(&namespace)?;
             work()
         });
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(LabError::file(path))
@@ -49,16 +47,16 @@ pub(crate) fn within<T: Send>(
 
 /// Lets `command` inherit `fd` under the same number, and be killed when its parent thread ends.
 pub(crate) fn inherit(command: &mut Command, fd: Option<RawFd>) {
-    let parent = std::process::id();
+    let parent = getpid();
     // SAFETY: the closure runs in the child between fork and exec and makes plain system calls only; `fd` is a number
     // that the caller keeps open until after the spawn.
     unsafe {
         command.pre_exec(move || {
-            checked(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
-            if u32::try_from(libc::getppid()) != Ok(parent) {
-                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            if getppid() != Some(parent) {
+                return Err(Errno::SRCH.into());
             }
-            fd.map_or(Ok(()), |fd| checked(libc::fcntl(fd, libc::F_SETFD, 0)))
+            fd.map_or(Ok(()), |fd| Ok(fcntl_setfd(BorrowedFd::borrow_raw(fd), FdFlags::empty())?))
         });
     }
 }
@@ -70,6 +68,7 @@ pub(crate) fn exists(pid: u32) -> bool {
     pid.is_some_and(|pid| matches!(test_kill_process(pid), Ok(()) | Err(Errno::PERM)))
 }
 
-fn checked(status: libc::c_int) -> io::Result<()> {
-    if status == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+/// Takes the calling thread into the namespace.
+fn enter(namespace: &File) -> io::Result<()> {
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }

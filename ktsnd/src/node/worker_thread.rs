@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Starts a worker on a thread of its own, with what the machine allows.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
@@ -10,7 +11,7 @@ use ktsn_expect::Margins;
 use ktsn_port::AnyPort;
 use ktsn_resolve::Tables;
 use ktsn_time::Nanos;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use tracing::{debug, warn};
 
 use super::mailbox::{Event, EventSender};
@@ -226,7 +227,7 @@ fn prepare(cpu: Option<u32>, priority: u32, device: &str) {
     } else {
         cpus::anywhere();
     }
-    if let Err(error) = sys::set_timer_slack() {
+    if let Err(error) = set_current_timer_slack(NonZeroU64::new(1)) {
         warn!(device, %error, "timer slack stays at 50 µs: wake-ups are late by that much");
     }
     if let Err(error) = sys::set_fifo(priority) {

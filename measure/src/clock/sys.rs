@@ -2,8 +2,12 @@
 //! The system calls of clocks and scheduling. In: plain values. Out: plain values. No state but the stop flag.
 #![allow(unsafe_code)]
 
+use rustix::io::Errno;
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use std::io;
 use std::mem;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -44,43 +48,32 @@ pub(super) fn clock_state() -> io::Result<super::ClockState> {
     })
 }
 
-fn checked(status: i32) -> io::Result<()> {
-    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Timers of the calling thread fire without slack.
 pub(super) fn no_timer_slack() {
-    // SAFETY: PR_SET_TIMERSLACK takes one integer and touches no memory.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0, 0, 0) };
+    let _ = set_current_timer_slack(NonZeroU64::new(1));
 }
 
 /// Pins the calling thread to one CPU.
 pub(super) fn pin(cpu: usize) -> io::Result<()> {
-    let size = mem::size_of::<libc::cpu_set_t>();
-    if cpu >= size * 8 {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(Errno::INVAL.into());
     }
-    // SAFETY: cpu_set_t is plain data for which all-zero is valid; `cpu` is inside the set (checked above).
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        set
-    };
-    // SAFETY: `set` is valid for `size` octets; pid 0 is the calling thread.
-    checked(unsafe { libc::sched_setaffinity(0, size, &raw const set) })
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Runs the calling thread under SCHED_FIFO.
 pub(super) fn set_fifo(priority: u8) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: i32::from(priority) };
     // SAFETY: `parameters` lives across the call; pid 0 is the calling thread.
-    checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) })
+    let status = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Keeps all present and future memory of the process resident.
 pub(super) fn lock_memory() -> io::Result<()> {
-    // SAFETY: mlockall changes residency only.
-    checked(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) })
+    Ok(mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)?)
 }
 
 extern "C" fn on_stop(_signal: i32) {
