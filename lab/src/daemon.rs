@@ -160,7 +160,7 @@ impl Daemon {
         let attachment = reply.attachments.into_iter().find(|attachment| attachment.name == ATTACHMENT);
         let attachment = attachment
             .ok_or_else(|| LabError::Control(format!("no statistics of the attachment {ATTACHMENT:?}")))?;
-        Ok(Counters { port, ..Counters::read(&attachment, worker, self.cpu_time()?)? })
+        Ok(Counters { port, ..Counters::read(attachment, worker, self.cpu_time()?)? })
     }
 
     /// The counters of all its attachments together, and its CPU time. Worker and port are left out.
@@ -171,7 +171,7 @@ impl Daemon {
         let request = v1::StatisticsRequest { attachment: String::new() };
         let reply = self.ask(|mut client| async move { client.statistics(request).await })?;
         let mut sums = Counters { cpu: self.cpu_time()?, ..Counters::default() };
-        for attachment in &reply.attachments {
+        for attachment in reply.attachments {
             sums = sums.plus(&Counters::read(attachment, v1::WorkerStatistics::default(), Duration::ZERO)?);
         }
         Ok(sums)
@@ -241,28 +241,10 @@ impl Daemon {
 /// The daemon's counters at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Frames taken over.
-    pub taken: u64,
-    /// Frames sent.
-    pub sent: u64,
-    /// Sent more than 1 µs late because the worker came late.
-    pub overrun: u64,
-    /// Sent although their transmit time had passed when the program sent them.
-    pub late: u64,
-    /// Sent although their transmit time had passed while the program waited for a slot.
-    pub waited: u64,
-    /// Sends that failed with EAGAIN for want of a slot.
-    pub ring_full: u64,
-    /// Doorbells received.
-    pub doorbells: u64,
-    /// Drops by reason.
-    pub dropped: BTreeMap<String, u64>,
-    /// Bypasses by reason.
-    pub bypassed: BTreeMap<String, u64>,
+    /// The attachment's own; of several, their sums.
+    pub attachment: v1::AttachmentStatistics,
     /// Transmit error: nanoseconds and how often.
     pub(crate) errors: BTreeMap<u64, u64>,
-    /// From capture to the queue, since the daemon's start.
-    pub capture_lag: v1::Histogram,
     /// The worker's own counters.
     pub worker: v1::WorkerStatistics,
     /// The uplink's counters.
@@ -273,7 +255,7 @@ pub struct Counters {
 
 impl Counters {
     fn read(
-        attachment: &v1::AttachmentStatistics,
+        attachment: v1::AttachmentStatistics,
         worker: v1::WorkerStatistics,
         cpu: Duration,
     ) -> Result<Self, LabError> {
@@ -287,44 +269,15 @@ impl Counters {
                 histogram.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())),
             );
         }
-        Ok(Self {
-            taken: attachment.taken,
-            sent: attachment.sent,
-            overrun: attachment.overrun,
-            late: attachment.late,
-            waited: attachment.waited,
-            ring_full: attachment.ring_full,
-            doorbells: attachment.doorbells,
-            dropped: attachment.dropped.clone().into_iter().collect(),
-            bypassed: attachment.bypassed.clone().into_iter().collect(),
-            errors,
-            capture_lag: attachment.capture_lag.clone().unwrap_or_default(),
-            worker,
-            port: v1::PortStatistics::default(),
-            cpu,
-        })
-    }
-
-    /// Every counter of `self` and `other`, combined by `combine`; everything else is that of `self`.
-    fn combined(&self, other: &Self, combine: fn(u64, u64) -> u64) -> Self {
-        Self {
-            taken: combine(self.taken, other.taken),
-            sent: combine(self.sent, other.sent),
-            overrun: combine(self.overrun, other.overrun),
-            late: combine(self.late, other.late),
-            waited: combine(self.waited, other.waited),
-            ring_full: combine(self.ring_full, other.ring_full),
-            doorbells: combine(self.doorbells, other.doorbells),
-            dropped: combined(&self.dropped, &other.dropped, combine),
-            bypassed: combined(&self.bypassed, &other.bypassed, combine),
-            ..self.clone()
-        }
+        Ok(Self { attachment, errors, worker, port: v1::PortStatistics::default(), cpu })
     }
 
     /// The sums of these counters and those of another attachment.
-    fn plus(&self, other: &Self) -> Self {
-        let errors = combined(&self.errors, &other.errors, u64::saturating_add);
-        Self { errors, ..self.combined(other, u64::saturating_add) }
+    fn plus(mut self, other: &Self) -> Self {
+        for (&value, &count) in &other.errors {
+            *self.errors.entry(value).or_default() += count;
+        }
+        Self { attachment: self.attachment.plus(&other.attachment), ..self }
     }
 
     /// What was counted between `earlier` and `self`.
@@ -336,14 +289,10 @@ impl Counters {
         }
         Self {
             errors,
-            worker: v1::WorkerStatistics {
-                wake_ups: self.worker.wake_ups.saturating_sub(earlier.worker.wake_ups),
-                spin_ns: self.worker.spin_ns.saturating_sub(earlier.worker.spin_ns),
-                ..self.worker.clone()
-            },
-            port: port_since(&self.port, &earlier.port),
+            attachment: self.attachment.since(&earlier.attachment),
+            worker: self.worker.since(&earlier.worker),
+            port: self.port.since(&earlier.port),
             cpu: self.cpu.saturating_sub(earlier.cpu),
-            ..self.combined(earlier, u64::saturating_sub)
         }
     }
 
@@ -356,46 +305,21 @@ impl Counters {
             let _ = histogram.record_n(value, count);
         }
         // The daemon counts this exactly; the histogram knows it to its resolution only.
-        let late = (self.overrun + self.late + self.waited) as f64 / self.sent.max(1) as f64;
+        let v1::AttachmentStatistics { overrun, late, waited, sent, .. } = self.attachment;
+        let late = (overrun + late + waited) as f64 / sent.max(1) as f64;
         TransmitFigures::of_histogram(&histogram, 0)
             .map(|figures| TransmitFigures { late_over_1us_ratio: late, ..figures })
     }
 }
 
-/// The counts of both tables, combined key by key; a count of 0 is left out.
-fn combined<K: Ord + Clone>(
-    these: &BTreeMap<K, u64>,
-    others: &BTreeMap<K, u64>,
-    combine: fn(u64, u64) -> u64,
-) -> BTreeMap<K, u64> {
-    let count = |counts: &BTreeMap<K, u64>, key: &K| counts.get(key).copied().unwrap_or(0);
-    let keys = these.keys().chain(others.keys()).cloned();
-    keys.map(|key| (combine(count(these, &key), count(others, &key)), key))
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, key)| (key, count))
-        .collect()
+/// The CPU time that a daemon has used so far, where there is one.
+pub(crate) fn cpu_time_of(daemon: Option<&Daemon>) -> Result<Option<Duration>, LabError> {
+    daemon.map(Daemon::cpu_time).transpose()
 }
 
-/// What a port counted between two readings; its hand-over latency is the later one's.
-fn port_since(now: &v1::PortStatistics, then: &v1::PortStatistics) -> v1::PortStatistics {
-    let grown = |now: &[u64], then: &[u64]| {
-        let before = then.iter().copied().chain(std::iter::repeat(0));
-        now.iter().zip(before).map(|(now, then)| now.saturating_sub(then)).collect()
-    };
-    v1::PortStatistics {
-        frames: grown(&now.frames, &then.frames),
-        transmission_overrun: grown(&now.transmission_overrun, &then.transmission_overrun),
-        put_back: now.put_back.saturating_sub(then.put_back),
-        refused: combined(
-            &now.refused.clone().into_iter().collect(),
-            &then.refused.clone().into_iter().collect(),
-            u64::saturating_sub,
-        )
-        .into_iter()
-        .collect(),
-        retried: now.retried.saturating_sub(then.retried),
-        ..now.clone()
-    }
+/// The share of one CPU used between two readings that are `elapsed` seconds apart.
+pub(crate) fn cpu_share(before: Option<Duration>, after: Option<Duration>, elapsed: f64) -> Option<f64> {
+    after.zip(before).map(|(now, then)| now.saturating_sub(then).as_secs_f64() / elapsed)
 }
 
 /// Takes `count` samples of `value` out. The daemon cuts its greatest bucket at the greatest value seen, so a sample
@@ -421,7 +345,8 @@ mod tests {
     use super::*;
 
     fn counters(errors: &[(u64, u64)], sent: u64, overrun: u64) -> Counters {
-        Counters { errors: errors.iter().copied().collect(), sent, overrun, ..Counters::default() }
+        let attachment = v1::AttachmentStatistics { sent, overrun, ..v1::AttachmentStatistics::default() };
+        Counters { attachment, errors: errors.iter().copied().collect(), ..Counters::default() }
     }
 
     #[test]
@@ -438,30 +363,9 @@ mod tests {
     }
 
     #[test]
-    fn a_ports_counters_are_of_the_run() {
-        let port = |frames: &[u64], put_back, hand_over_ns| v1::PortStatistics {
-            frames: frames.to_vec(),
-            put_back,
-            hand_over_ns,
-            ..v1::PortStatistics::default()
-        };
-        let run = port_since(&port(&[5, 9], 3, 4_000), &port(&[2], 1, 3_000));
-        assert_eq!((run.frames, run.put_back, run.hand_over_ns), (vec![3, 9], 2, 4_000));
-    }
-
-    #[test]
     fn attachments_are_summed() {
         let sums = counters(&[(40, 1)], 1, 1).plus(&counters(&[(40, 2), (50, 1)], 3, 0));
-        assert_eq!((sums.sent, sums.overrun), (4, 1));
+        assert_eq!((sums.attachment.sent, sums.attachment.overrun), (4, 1));
         assert_eq!(sums.errors, BTreeMap::from([(40, 3), (50, 1)]));
-    }
-
-    #[test]
-    fn reasons_without_news_are_left_out() {
-        let named = |count| Counters {
-            dropped: BTreeMap::from([("missed".to_owned(), count), ("late".to_owned(), 5)]),
-            ..Counters::default()
-        };
-        assert_eq!(named(7).since(&named(4)).dropped, BTreeMap::from([("missed".to_owned(), 3)]));
     }
 }

@@ -5,11 +5,13 @@
 //! its result.
 
 use crate::error::LabError;
-use crate::exclusive::{MeasureLock, wait_until_quiet};
+use crate::exclusive::{MeasureLock, check_machine, wait_until_quiet};
 use crate::tools::Tools;
 use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::Document;
+use std::fmt::Display;
 use std::path::PathBuf;
+use tempfile::TempDir;
 
 /// How often a void run is repeated.
 const REPEATS_MAX: u64 = 3;
@@ -67,6 +69,15 @@ impl From<Document> for Outcome {
 }
 
 impl Setup {
+    /// Begins an experiment: the lock, and a directory for its files. A machine that cannot be measured on is refused.
+    pub(crate) fn begin(&self, watch: &mut Watch<'_>) -> Result<(Option<MeasureLock>, TempDir), LabError> {
+        if !self.functional {
+            check_machine()?;
+        }
+        let lock = self.take_lock(watch)?;
+        Ok((lock, tempfile::tempdir().map_err(LabError::system("temporary directory"))?))
+    }
+
     /// Takes the measuring lock, if there is one; it is held as long as the value lives.
     pub(crate) fn take_lock(&self, watch: &mut Watch<'_>) -> Result<Option<MeasureLock>, LabError> {
         let lock = self.lock.as_deref();
@@ -81,6 +92,14 @@ impl Setup {
         wait_until_quiet(|load| {
             watch(Event::WaitingForQuiet { pressure: load.cpu_pressure_some_ratio, steal: load.steal_ratio });
         })
+    }
+}
+
+/// Refuses a plan in which one of `all` stands twice.
+pub(crate) fn none_twice<T: PartialEq + Display>(what: &str, all: &[T]) -> Result<(), LabError> {
+    match all.iter().enumerate().find(|(index, one)| all[..*index].contains(one)) {
+        Some((_, twice)) => Err(LabError::Usage(format!("{what}: {twice} is named twice"))),
+        None => Ok(()),
     }
 }
 

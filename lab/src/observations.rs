@@ -7,6 +7,7 @@
 use crate::daemon::{Counters, Daemon};
 use crate::error::LabError;
 use crate::observers::Observers;
+use ktsn_measure::environment::CpuUse;
 use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
 use ktsn_measure::results::Series;
 use ktsn_measure::series::{Facts, WireSource, untapped};
@@ -56,10 +57,18 @@ impl DaemonUse {
     pub(crate) fn fill_in(self, series: &mut Series, elapsed: f64) {
         series.daemon_cpu_ratio = Some(self.counters.cpu.as_secs_f64() / elapsed);
         series.daemon_rss_octets = Some(self.resident_octets);
-        series.overrun = Some(self.counters.overrun);
-        series.dropped = self.counters.dropped;
-        series.bypassed = self.counters.bypassed;
+        series.overrun = Some(self.counters.attachment.overrun);
+        series.dropped = self.counters.attachment.dropped;
+        series.bypassed = self.counters.attachment.bypassed;
     }
+}
+
+/// Writes into `series` what else the machine did between two looks at it.
+pub(crate) fn put_disturbance(series: &mut Series, begun: &CpuUse, ended: &CpuUse) {
+    let disturbance = ended.since(begun);
+    series.steal_ratio = Some(disturbance.steal_ratio);
+    series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
+    series.softirq_cpu_ratio = Some(ended.softirqs_since(begun));
 }
 
 impl Observations {

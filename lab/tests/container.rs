@@ -56,7 +56,7 @@ fn every_path_delivers_every_frame_once_and_in_order() {
 
     for path in PATHS {
         for payload in PAYLOADS {
-            let all = outcome.document.all_rounds(path.name(), payload, Some(Load::Idle.name())).unwrap();
+            let all = outcome.document.all_rounds(path.word(), payload, Some(Load::Idle.word())).unwrap();
             let name = format!("{path} {payload}: {all:?}");
             assert_eq!(all.frames_intended, Some(2 * FRAMES), "{name}");
             assert_eq!(

@@ -44,7 +44,7 @@ fn every_frame_arrives_once_and_in_order_idle_and_loaded() {
     assert_eq!(namespaces(), Vec::<PathBuf>::new());
     let document = &outcome.document;
     for (path, load) in paths.into_iter().flat_map(|path| Load::ALL.map(|load| (path, load))) {
-        let all = document.all_rounds(path.name(), PAYLOAD, Some(load.name())).unwrap();
+        let all = document.all_rounds(path.word(), PAYLOAD, Some(load.word())).unwrap();
         let name = format!("{path} {load}: {all:?}");
         assert_eq!((all.frames_sent, all.frames_received), (Some(FRAMES), Some(FRAMES)), "{name}");
         let counts = [all.lost, all.duplicates, all.reordered, all.early];
@@ -59,7 +59,7 @@ fn every_frame_arrives_once_and_in_order_idle_and_loaded() {
     // By turns: both ways were taken, and nothing was lost while one became the other.
     let by_turns = ["ktsn-turns", "ktsn-short-turns"];
     for path in by_turns {
-        let all = document.all_rounds(path, PAYLOAD, Some(Load::Idle.name())).unwrap();
+        let all = document.all_rounds(path, PAYLOAD, Some(Load::Idle.word())).unwrap();
         assert!(all.frames_received > Some(0) && all.latency_ns.is_some(), "{path}: {all:?}");
     }
     let arrived = document.checks.iter().find(|check| check.name.starts_with("no frame is lost")).unwrap();
@@ -72,7 +72,7 @@ fn every_frame_arrives_once_and_in_order_idle_and_loaded() {
     assert!(!bars.is_empty() && bars.iter().all(Option::is_none), "{bars:?}");
     assert!(document.comparisons.iter().any(|c| c.of == by_turns[1] && c.to.as_deref() == Some(by_turns[0])));
     for phases in Phases::ALL {
-        let many = document.all_rounds(phases.path(), PAYLOAD, Some(Load::Idle.name())).unwrap();
+        let many = document.all_rounds(phases.word(), PAYLOAD, Some(Load::Idle.word())).unwrap();
         // 4 + 3 + 2 + 1 before the window, 200 in it and 20 after it for each.
         assert_eq!(many.frames_intended, Some(10 + 220 * ATTACHMENTS as u64), "{many:?}");
         assert_eq!(many.frames_received, many.frames_intended, "{many:?}");

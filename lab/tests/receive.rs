@@ -34,7 +34,7 @@ fn every_listener_gets_every_frame_in_every_scene() {
     let document = &outcome.document;
     assert_eq!(receive::bars::violations(document), Vec::<String>::new());
     for (path, scene) in paths.into_iter().flat_map(|path| Scene::ALL.map(|scene| (path, scene))) {
-        let all = document.all_rounds(&path.name(), PAYLOAD, Some(scene.name())).unwrap();
+        let all = document.all_rounds(&path.to_string(), PAYLOAD, Some(scene.word())).unwrap();
         let name = format!("{path} {scene}: {all:?}");
         assert!(all.frames_intended > Some(10) && all.frames_received == all.frames_intended, "{name}");
         assert_eq!([all.lost, all.duplicates, all.reordered], [Some(0); 3], "{name}");
@@ -66,7 +66,7 @@ fn every_cycle_has_its_answer() {
     let document = &outcome.document;
     assert_eq!(control_loop::bars::violations(document), Vec::<String>::new());
     for path in plan.paths {
-        let all = document.all_rounds(&path.name(), PAYLOAD, Some("idle")).unwrap();
+        let all = document.all_rounds(&path.to_string(), PAYLOAD, Some("idle")).unwrap();
         let name = format!("{path}: {all:?}");
         assert_eq!((all.frames_intended, all.frames_received), (Some(80), Some(80)), "{name}");
         assert!(all.latency_ns.is_some() && all.request_ns.is_some(), "{name}");

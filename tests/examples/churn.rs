@@ -131,9 +131,9 @@ fn told(counted: &Counters) -> String {
         errors.p99,
         errors.p99_9,
         errors.max,
-        counted.overrun,
-        counted.late,
-        counted.dropped
+        counted.attachment.overrun,
+        counted.attachment.late,
+        counted.attachment.dropped
     )
 }
 

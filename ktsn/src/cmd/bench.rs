@@ -82,7 +82,7 @@ impl ContainerArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
         Ok(Plan {
             experiment: "container",
-            paths: if self.path.is_empty() { Path::ALL.to_vec() } else { self.path.clone() },
+            paths: if self.path.is_empty() { Path::USUAL.to_vec() } else { self.path.clone() },
             payloads: self.traffic.payload.clone(),
             loads: vec![Load::Idle],
             rounds: self.traffic.time.rounds,
@@ -201,7 +201,7 @@ mod tests {
     fn seconds_are_shared_by_the_rounds() {
         let whole = plan("container").unwrap();
         assert_eq!((whole.frames, whole.rounds, whole.payloads.as_slice()), (1667, 3, &[64][..]));
-        assert_eq!(whole.paths, Path::ALL);
+        assert_eq!(whole.paths, Path::USUAL);
         let part = plan("container --seconds 2 --rounds 2 --payload 16,64 --path flannel,ktsn --period 2ms")
             .unwrap();
         assert_eq!((part.frames, part.runs()), (500, 8));

@@ -3,7 +3,7 @@
 //! Ratios are of medians over the rounds; the bars are the 64 octet ones, counts hold at every payload.
 
 use super::WayName;
-use crate::container::bars::HARD_COUNTS;
+use crate::container::bars::{HARD_COUNTS, faults};
 use ktsn_measure::results::{Document, Question, Round};
 
 /// The payload that the ratios are about.
@@ -18,7 +18,7 @@ const BARS: [(&str, WayName, f64); 4] = [
 
 /// Adds the comparisons that the document has the paths for.
 pub(super) fn compare(document: &mut Document) {
-    let of = WayName::TsnCni.name();
+    let of = WayName::TsnCni.word();
     let payloads: Vec<usize> = document
         .series
         .iter()
@@ -27,8 +27,8 @@ pub(super) fn compare(document: &mut Document) {
         .collect();
     for (metric, to, bar) in BARS {
         let has = |path: &str| document.all_rounds(path, PAYLOAD_OCTETS, Some("idle")).is_some();
-        if has(of) && has(to.name()) {
-            document.compare(&question(metric, PAYLOAD_OCTETS, Some(to.name()), bar));
+        if has(of) && has(to.word()) {
+            document.compare(&question(metric, PAYLOAD_OCTETS, Some(to.word()), bar));
         }
     }
     for payload in payloads {
@@ -39,7 +39,7 @@ pub(super) fn compare(document: &mut Document) {
 }
 
 const fn question<'a>(metric: &'a str, payload: usize, to: Option<&'a str>, bar: f64) -> Question<'a> {
-    let of = WayName::TsnCni.name();
+    let of = WayName::TsnCni.word();
     Question { metric, payload_octets: payload, load: Some("idle"), of, to, bar: Some(bar) }
 }
 
@@ -47,14 +47,10 @@ const fn question<'a>(metric: &'a str, payload: usize, to: Option<&'a str>, bar:
 #[must_use]
 pub fn violations(document: &Document) -> Vec<String> {
     let mut found = Vec::new();
-    let ours = document.series.iter().filter(|s| s.path == WayName::TsnCni.name() && s.round == Round::All);
+    let ours = document.series.iter().filter(|s| s.path == WayName::TsnCni.word() && s.round == Round::All);
     for series in ours {
         let octets = series.payload_octets;
-        let nonzero = series.nonzero(&HARD_COUNTS);
-        found.extend(nonzero.map(|fault| format!("tsn-cni, {octets} octets: {fault}, expected 0")));
-        if series.frames_sent != series.frames_intended {
-            found.push(format!("tsn-cni, {octets} octets: not every frame was accepted"));
-        }
+        found.extend(faults(series, &format!("tsn-cni, {octets} octets"), &HARD_COUNTS));
         // A talker that the library does not serve sends by the kernel, at once or on time by chance.
         if series.transmit_error_ns.is_none() {
             found.push(format!("tsn-cni, {octets} octets: ktsnd sent nothing"));

@@ -22,7 +22,6 @@ pub use site::{End, Site, Way, WayName};
 use crate::container::{DEADLINE, LEAD};
 use crate::daemon::Daemon;
 use crate::error::LabError;
-use crate::exclusive::check_machine;
 use crate::experiment::{Event, Outcome, Watch, repeat_void};
 use ktsn_measure::results::Document;
 use one_run::Bench;
@@ -38,16 +37,14 @@ const VOID_RULE: &str = "a stepped clock or a frame that the tap lost voids a ru
 /// [`LabError`].
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     plan.check()?;
-    check_machine()?;
-    let _lock = plan.setup.take_lock(watch)?;
-    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
+    let (_lock, directory) = plan.setup.begin(watch)?;
     let daemon = Daemon::elsewhere(&plan.site.daemon_run_dir, plan.site.daemon_pid)?;
     let bench = Bench { plan, daemon, directory: directory.path() };
     let (mut series, mut runs, mut sequence) = (Vec::new(), Vec::new(), 0);
     for round in 1..=plan.rounds {
         for &payload in &plan.payloads {
             for way in &plan.site.ways {
-                let name = way.path.name();
+                let name = way.path.word();
                 watch(Event::Step(&format!("round {round}: {name}, {payload} octets")));
                 let ((mut figures, run), voided) = repeat_void(name, watch, || {
                     sequence += plan.frames;

@@ -10,7 +10,7 @@ use super::site::{End, Way};
 use crate::container::{LEAD, PRIORITY};
 use crate::daemon::Daemon;
 use crate::error::LabError;
-use crate::observations::{DaemonUse, Observations, RunLabel};
+use crate::observations::{DaemonUse, Observations, RunLabel, put_disturbance};
 use crate::observers::{MEASURED, Observers, READY_MAX, finish};
 use crate::process::{Process, Program};
 use ktsn_measure::environment::CpuUse;
@@ -114,7 +114,7 @@ impl Bench<'_> {
         let period = u64::try_from(self.plan.period.get()).unwrap_or(0);
         let longest = Duration::from_nanos(period * self.plan.frames) + INTO_A_POD;
         talker.wait(longest, MEASURED)?;
-        let (disturbance, elapsed) = (CpuUse::now().since(&machine), begun.elapsed().as_secs_f64());
+        let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
         // It ends by itself: with its last frame, or after a silence.
         listener.wait(INTO_A_POD, MEASURED)?;
         let counted = match before {
@@ -124,7 +124,7 @@ impl Bench<'_> {
         finish(&mut tap)?;
         let observations = Observations::read(&talks, &listens, &taps)?;
         let label = RunLabel {
-            path: way.path.name(),
+            path: way.path.word(),
             is_served: way.path.is_served(),
             is_overlay: way.vxlan_port != 0,
             ingress: "kernel",
@@ -133,8 +133,7 @@ impl Bench<'_> {
             round,
         };
         let (run, mut series) = observations.figures(&label, counted.as_ref());
-        series.steal_ratio = Some(disturbance.steal_ratio);
-        series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
+        put_disturbance(&mut series, &machine, &ended);
         if let Some(counted) = counted {
             counted.fill_in(&mut series, elapsed);
         }

@@ -3,7 +3,7 @@
 
 use super::site::Site;
 use crate::error::LabError;
-use crate::experiment::Setup;
+use crate::experiment::{Setup, none_twice};
 use ktsn_measure::payload::check_size;
 use ktsn_time::Nanos;
 
@@ -41,11 +41,6 @@ impl Plan {
         for &octets in &self.payloads {
             check_size(octets).map_err(|error| LabError::Usage(format!("payload: {error}")))?;
         }
-        for (index, way) in self.site.ways.iter().enumerate() {
-            if self.site.ways[..index].iter().any(|before| before.path == way.path) {
-                return Err(LabError::Usage(format!("ways: {} is named twice", way.path.name())));
-            }
-        }
-        Ok(())
+        none_twice("ways", &self.site.ways.iter().map(|way| way.path).collect::<Vec<_>>())
     }
 }

@@ -52,32 +52,23 @@ pub struct End {
     pub outside: PathBuf,
 }
 
-/// A path of this experiment.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash)]
-#[serde(rename_all = "kebab-case")]
-pub enum WayName {
-    /// Flannel's path; the talker sleeps.
-    Flannel,
-    /// Flannel's path; the talker spins.
-    FlannelSpin,
-    /// The interface that tsn-cni made; SO_TXTIME, ktsnd.
-    TsnCni,
-    /// Pods on their nodes' own network; the talker sleeps.
-    HostNetwork,
+ktsn_model::words! {
+    /// A path of this experiment.
+    #[derive(Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum WayName {
+        /// Flannel's path; the talker sleeps.
+        Flannel = "flannel",
+        /// Flannel's path; the talker spins.
+        FlannelSpin = "flannel-spin",
+        /// The interface that tsn-cni made; SO_TXTIME, ktsnd.
+        TsnCni = "tsn-cni",
+        /// Pods on their nodes' own network; the talker sleeps.
+        HostNetwork = "host-network",
+    }
 }
 
 impl WayName {
-    /// The name of the path in results.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Flannel => "flannel",
-            Self::FlannelSpin => "flannel-spin",
-            Self::TsnCni => "tsn-cni",
-            Self::HostNetwork => "host-network",
-        }
-    }
-
     /// Whether ktsnd sends its frames.
     #[must_use]
     pub const fn is_served(self) -> bool {

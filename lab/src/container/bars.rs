@@ -3,7 +3,7 @@
 //! Ratios are of medians over the rounds, at every payload; the bars are the 64 octet ones.
 
 use super::{Load, Path};
-use ktsn_measure::results::{Document, Question, Round};
+use ktsn_measure::results::{Document, Question, Round, Series};
 
 /// The payload that the bars are about.
 pub const PAYLOAD_OCTETS: usize = 64;
@@ -51,14 +51,14 @@ pub(crate) fn answer(
     to: Option<Path>,
     bar: Option<f64>,
 ) {
-    let has = |path: Path| document.all_rounds(path.name(), PAYLOAD_OCTETS, Some(load.name())).is_some();
+    let has = |path: Path| document.all_rounds(path.word(), PAYLOAD_OCTETS, Some(load.word())).is_some();
     if has(of) && to.is_none_or(has) {
         document.compare(&Question {
             metric,
             payload_octets: PAYLOAD_OCTETS,
-            load: Some(load.name()),
-            of: of.name(),
-            to: to.map(Path::name),
+            load: Some(load.word()),
+            of: of.word(),
+            to: to.map(Path::word),
             bar,
         });
     }
@@ -68,18 +68,23 @@ pub(crate) fn answer(
 #[must_use]
 pub fn violations(document: &Document) -> Vec<String> {
     let mut found = Vec::new();
-    let is_ours = |path: &str| Path::KNOWN.iter().any(|known| known.is_served() && known.name() == path);
+    let is_ours = |path: &str| Path::ALL.iter().any(|known| known.is_served() && known.word() == path);
     for series in document.series.iter().filter(|s| is_ours(&s.path) && s.round == Round::All) {
-        let load = series.load.as_deref().filter(|&load| load != Load::Idle.name());
+        let load = series.load.as_deref().filter(|&load| load != Load::Idle.word());
         let path = format!("{}{}", series.path, load.map_or_else(String::new, |load| format!(" ({load})")));
         let octets = series.payload_octets;
-        let nonzero = series.nonzero(&HARD_COUNTS);
-        found.extend(nonzero.map(|fault| format!("{path}, {octets} octets: {fault}, expected 0")));
-        if series.frames_sent != series.frames_intended {
-            let sent = series.frames_sent.unwrap_or(0);
-            let intended = series.frames_intended.unwrap_or(0);
-            found.push(format!("{path}, {octets} octets: {sent} of {intended} frames were accepted"));
-        }
+        found.extend(faults(series, &format!("{path}, {octets} octets"), &HARD_COUNTS));
+    }
+    found
+}
+
+/// What is wrong with a series of KTSN's: `counts` that are not 0, and frames that were not accepted.
+pub(crate) fn faults(series: &Series, name: &str, counts: &[&str]) -> Vec<String> {
+    let mut found: Vec<String> =
+        series.nonzero(counts).map(|fault| format!("{name}: {fault}, expected 0")).collect();
+    if series.frames_sent != series.frames_intended {
+        let [sent, intended] = [series.frames_sent, series.frames_intended].map(Option::unwrap_or_default);
+        found.push(format!("{name}: {sent} of {intended} frames were accepted"));
     }
     found
 }
@@ -93,7 +98,7 @@ pub fn missed(document: &Document) -> Vec<String> {
             let to = comparison.to.as_ref().map_or_else(String::new, |to| format!(" / {to}"));
             let ratio = comparison.ratio.map_or_else(|| "unknown".to_owned(), |ratio| format!("{ratio:.3}"));
             let bar = comparison.bar.unwrap_or(0.0);
-            let load = comparison.load.as_deref().filter(|&load| load != Load::Idle.name());
+            let load = comparison.load.as_deref().filter(|&load| load != Load::Idle.word());
             let load = load.map_or_else(String::new, |load| format!(" ({load})"));
             format!("{} {}{to}{load}: {ratio}, bar {bar}", comparison.metric, comparison.of)
         })

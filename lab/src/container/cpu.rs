@@ -21,14 +21,14 @@ pub(super) fn account(observed: &mut [RunResult]) {
     // A talker's sleeping, waking and writing, by round, payload and load.
     let plain: Vec<_> = observed
         .iter()
-        .filter(|one| one.series.path == Path::Flannel.name())
+        .filter(|one| one.series.path == Path::Flannel.word())
         .filter_map(|one| Some((key(one), one.series.talker_cpu_ratio? - one.in_calls)))
         .collect();
     for one in observed.iter_mut() {
         let Some(daemon) = one.series.daemon_cpu_ratio else { continue };
         let own = key(one);
         let without = plain.iter().find(|(key, _)| *key == own).map_or(0.0, |(_, ratio)| ratio.max(0.0));
-        let preloaded = Path::KNOWN.iter().any(|path| path.is_preloaded() && path.name() == one.series.path);
+        let preloaded = Path::ALL.iter().any(|path| path.is_preloaded() && path.word() == one.series.path);
         let library =
             one.series.talker_cpu_ratio.filter(|_| preloaded).map(|talker| (talker - without).max(0.0));
         one.series.library_cpu_ratio = library;
@@ -45,7 +45,7 @@ mod tests {
 
     fn run(path: Path, round: u32, talker: f64, daemon: Option<f64>, in_calls: f64) -> RunResult {
         let series = Series {
-            path: path.name().to_owned(),
+            path: path.word().to_owned(),
             payload_octets: 64,
             round: Round::Number(round),
             talker_cpu_ratio: Some(talker),

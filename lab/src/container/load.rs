@@ -10,9 +10,7 @@ use crate::command::output;
 use crate::error::LabError;
 use crate::process::{Process, Program};
 use crate::testbed::{POD_INTERFACE, Testbed};
-use std::fmt;
 use std::path::Path as FilePath;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 /// What iperf3 sends, in bit/s of payload.
@@ -26,28 +24,17 @@ const CPU: &str = "0";
 /// Longest wait for its first packets.
 const START_MAX: Duration = Duration::from_secs(5);
 
-/// What goes through the same nodes while a path is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Load {
-    /// Nothing but the experiment.
-    Idle,
-    /// iperf3 in UDP mode from pod A to pod B.
-    Iperf3Udp,
+ktsn_model::words! {
+    /// What goes through the same nodes while a path is measured.
+    pub enum Load {
+        /// Nothing but the experiment.
+        Idle = "idle",
+        /// iperf3 in UDP mode from pod A to pod B.
+        Iperf3Udp = "iperf3-udp",
+    }
 }
 
 impl Load {
-    /// All loads, in the order of tables.
-    pub const ALL: [Self; 2] = [Self::Idle, Self::Iperf3Udp];
-
-    /// The name of the load in results.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Iperf3Udp => "iperf3-udp",
-        }
-    }
-
     /// What it does, in words.
     #[must_use]
     pub fn describe(self) -> String {
@@ -111,25 +98,6 @@ impl Load {
     }
 }
 
-impl fmt::Display for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// No such load.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no load; expected idle or iperf3-udp")]
-pub struct UnknownLoad(String);
-
-impl FromStr for Load {
-    type Err = UnknownLoad;
-
-    fn from_str(text: &str) -> Result<Self, UnknownLoad> {
-        Self::ALL.into_iter().find(|load| load.name() == text).ok_or_else(|| UnknownLoad(text.to_owned()))
-    }
-}
-
 /// A load that flows; it ends with its value.
 pub(crate) struct Running {
     load: Load,
@@ -138,7 +106,7 @@ pub(crate) struct Running {
 
 impl Running {
     pub(super) const fn name(&self) -> &'static str {
-        self.load.name()
+        self.load.word()
     }
 
     /// What pod B has received so far; `None` where there is no load.
@@ -186,8 +154,8 @@ mod tests {
     #[test]
     fn names_are_those_of_the_results() {
         for load in Load::ALL {
-            assert_eq!(load.name().parse(), Ok(load));
-            assert!(load.describe().starts_with(load.name()));
+            assert_eq!(load.word().parse(), Ok(load));
+            assert!(load.describe().starts_with(load.word()));
         }
         assert!("flood".parse::<Load>().unwrap_err().to_string().contains("iperf3-udp"));
     }

@@ -24,7 +24,7 @@ pub use plan::{LEAD, Plan};
 
 use crate::daemon::{Daemon, OVERRUN_LIMIT, configuration};
 use crate::error::LabError;
-use crate::exclusive::{VOID_RULE, check_machine};
+use crate::exclusive::VOID_RULE;
 use crate::experiment::{Event, Outcome, Watch, repeat_void};
 pub use crate::observations::DEADLINE;
 pub(crate) use crate::observations::PRIORITY;
@@ -32,6 +32,7 @@ use crate::testbed::Testbed;
 use ktsn_measure::results::Document;
 pub(crate) use one_run::Bench;
 use one_run::RunSpec;
+use std::path::Path as FilePath;
 
 /// Measures, and holds the results against the bars of `container`.
 ///
@@ -57,27 +58,22 @@ pub(crate) fn run_with(
         plan.setup.tools.check_capture()?;
     }
     plan.loads.iter().try_for_each(|load| load.check())?;
-    if !plan.setup.functional {
-        check_machine()?;
-    }
-    let _lock = plan.setup.take_lock(watch)?;
-    let mut outcome = measure_paths(plan, watch)?;
+    let (_lock, directory) = plan.setup.begin(watch)?;
+    let mut outcome = measure_paths(plan, directory.path(), watch)?;
     then(&mut outcome.document, watch)?;
     Ok(outcome)
 }
 
 /// All rounds of all paths.
-fn measure_paths(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
-    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
+fn measure_paths(plan: &Plan, directory: &FilePath, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     let testbed = Testbed::new()?;
     if plan.paths.contains(&Path::KtsnShort) {
-        far::check(&plan.setup.tools, &testbed, directory.path(), "ktsn-short", &far::short(&testbed))?;
+        far::check(&plan.setup.tools, &testbed, directory, "ktsn-short", &far::short(&testbed))?;
     }
     let is_served = plan.paths.iter().any(|path| path.is_served());
     let configuration = configure(plan, &configuration(&testbed));
-    let daemon =
-        is_served.then(|| Daemon::start(&plan.setup.tools, &testbed.a, directory.path(), &configuration));
-    let bench = Bench { plan, testbed: &testbed, daemon: daemon.transpose()?, directory: directory.path() };
+    let daemon = is_served.then(|| Daemon::start(&plan.setup.tools, &testbed.a, directory, &configuration));
+    let bench = Bench { plan, testbed: &testbed, daemon: daemon.transpose()?, directory };
     let mut document = Document::new(plan.experiment, plan.setup.command.clone());
     describe(plan, &mut document);
     let (mut results, mut sequence) = (Vec::new(), 0);
@@ -87,12 +83,12 @@ fn measure_paths(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError
         {
             // Before the load begins: the rule judges other people's.
             let refusals = plan.setup.wait_until_quiet(watch)?;
-            let running = load.start(&testbed, directory.path(), plan.setup.functional)?;
+            let running = load.start(&testbed, directory, plan.setup.functional)?;
             for &path in &plan.paths {
                 let beside = if load == Load::Idle { String::new() } else { format!(", {load}") };
                 watch(Event::Step(&format!("round {round}, {payload} octets, {path}{beside}")));
                 let spec = RunSpec { path, payload, load: &running, round };
-                let (mut result, voided) = repeat_void(path.name(), watch, || {
+                let (mut result, voided) = repeat_void(path.word(), watch, || {
                     sequence += plan.frames;
                     bench.run(&spec, sequence - plan.frames)
                 })?;
@@ -104,7 +100,11 @@ fn measure_paths(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError
     }
     if let (Some(daemon), true) = (&bench.daemon, plan.paths.contains(&Path::KtsnCapture)) {
         let calls = results.iter().flat_map(|result| result.calls.iter().copied()).collect();
-        capture::figures(&mut document, calls, &daemon.statistics()?.capture_lag);
+        capture::figures(
+            &mut document,
+            calls,
+            &daemon.statistics()?.attachment.capture_lag.unwrap_or_default(),
+        );
     }
     cpu::account(&mut results);
     document.add_series(results.iter().map(|result| result.series.clone()));

@@ -9,9 +9,9 @@ use super::load::Running;
 use super::path::Path;
 use super::plan::{LEAD, Plan};
 use super::{capture, far};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, cpu_share, cpu_time_of};
 use crate::error::LabError;
-use crate::observations::{DaemonUse, Observations, PRIORITY, RunLabel};
+use crate::observations::{DaemonUse, Observations, PRIORITY, RunLabel, put_disturbance};
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
 use crate::testbed::{Testbed, UPLINK};
@@ -113,7 +113,7 @@ impl Bench<'_> {
         tap.wait_ready(READY_MAX)?;
         listener.wait_ready(READY_MAX)?;
         let counted = daemon.map(Daemon::statistics).transpose()?;
-        let far_cpu = far.as_ref().map(Daemon::cpu_time).transpose()?;
+        let far_cpu = cpu_time_of(far.as_ref())?;
         let loaded = spec.load.octets(self.testbed)?;
         let (machine, begun) = (CpuUse::now(), std::time::Instant::now());
         let mut talker = self.talker(path, spec.payload, first_sequence).start(self.directory)?;
@@ -127,23 +127,17 @@ impl Bench<'_> {
             (Some(daemon), Some(before)) => Some(DaemonUse::since(daemon, &daemon.statistics()?, &before)?),
             _ => None,
         };
-        let far_cpu = match (&far, far_cpu) {
-            (Some(far), Some(before)) => Some(far.cpu_time()?.saturating_sub(before)),
-            _ => None,
-        };
+        let far_cpu = cpu_share(far_cpu, cpu_time_of(far.as_ref())?, elapsed);
         far.map_or(Ok(()), Daemon::stop)?;
         finish(&mut tap)?;
         let files = self.observers();
         let observations = Observations::read(&files, &files, &files)?;
         let (run, mut series) = observations.figures(&label(spec), counted.as_ref());
-        let disturbance = ended.since(&machine);
-        series.steal_ratio = Some(disturbance.steal_ratio);
-        series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
-        series.softirq_cpu_ratio = Some(ended.softirqs_since(&machine));
+        put_disturbance(&mut series, &machine, &ended);
         series.load_bit_rate = loaded.map(|octets| octets as f64 * 8.0 / elapsed);
         if let Some(counted) = counted {
             counted.fill_in(&mut series, elapsed);
-            series.far_daemon_cpu_ratio = far_cpu.map(|cpu| cpu.as_secs_f64() / elapsed);
+            series.far_daemon_cpu_ratio = far_cpu;
         }
         let calls = if path == Path::KtsnCapture { capture::calls(&observations.talked) } else { Vec::new() };
         let in_calls = in_calls(&observations.talked) / elapsed;
@@ -154,7 +148,7 @@ impl Bench<'_> {
 
 fn label<'a>(spec: &RunSpec<'a>) -> RunLabel<'a> {
     RunLabel {
-        path: spec.path.name(),
+        path: spec.path.word(),
         is_served: spec.path.is_served(),
         is_overlay: spec.path.in_pods(),
         ingress: spec.path.ingress(),

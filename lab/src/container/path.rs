@@ -1,33 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The paths by name, and what each one is: who keeps the time, where it starts and ends.
 
-use std::fmt;
-use std::str::FromStr;
-
-/// A path of the experiment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Path {
-    /// Host to host; the talker sleeps.
-    Bare,
-    /// Host to host; the talker spins.
-    BareSpin,
-    /// Pod to pod on Flannel's path; the talker sleeps.
-    Flannel,
-    /// Pod to pod on Flannel's path; the talker spins.
-    FlannelSpin,
-    /// Pod to pod on Flannel's path; the talker is an ordinary process.
-    FlannelOther,
-    /// Pod to pod; SO_TXTIME, libktsn, ktsnd.
-    Ktsn,
-    /// Pod to pod; SO_TXTIME without any library, kernel capture, ktsnd.
-    KtsnCapture,
-    /// The path `ktsn`, and a ktsnd of the receiving node takes the frames straight into the pod.
-    KtsnShort,
+ktsn_model::words! {
+    /// A path of the experiment.
+    pub enum Path {
+        /// Host to host; the talker sleeps.
+        Bare = "bare",
+        /// Host to host; the talker spins.
+        BareSpin = "bare-spin",
+        /// Pod to pod on Flannel's path; the talker sleeps.
+        Flannel = "flannel",
+        /// Pod to pod on Flannel's path; the talker spins.
+        FlannelSpin = "flannel-spin",
+        /// Pod to pod on Flannel's path; the talker is an ordinary process.
+        FlannelOther = "flannel-other",
+        /// Pod to pod; SO_TXTIME, libktsn, ktsnd.
+        Ktsn = "ktsn",
+        /// Pod to pod; SO_TXTIME without any library, kernel capture, ktsnd.
+        KtsnCapture = "ktsn-capture",
+        /// The path `ktsn`, and a ktsnd of the receiving node takes the frames straight into the pod.
+        KtsnShort = "ktsn-short",
+    }
 }
 
 impl Path {
     /// The paths that are measured unless some are named, in the order of tables.
-    pub const ALL: [Self; 6] =
+    pub const USUAL: [Self; 6] =
         [Self::Bare, Self::BareSpin, Self::Flannel, Self::FlannelSpin, Self::FlannelOther, Self::Ktsn];
 
     /// The paths of the experiment `overlay`, in the order of its tables.
@@ -40,33 +38,6 @@ impl Path {
         Self::Bare,
         Self::BareSpin,
     ];
-
-    /// All paths.
-    pub const KNOWN: [Self; 8] = [
-        Self::Bare,
-        Self::BareSpin,
-        Self::Flannel,
-        Self::FlannelSpin,
-        Self::FlannelOther,
-        Self::Ktsn,
-        Self::KtsnCapture,
-        Self::KtsnShort,
-    ];
-
-    /// The name of the path in results.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Bare => "bare",
-            Self::BareSpin => "bare-spin",
-            Self::Flannel => "flannel",
-            Self::FlannelSpin => "flannel-spin",
-            Self::FlannelOther => "flannel-other",
-            Self::Ktsn => "ktsn",
-            Self::KtsnCapture => "ktsn-capture",
-            Self::KtsnShort => "ktsn-short",
-        }
-    }
 
     /// Whether talker and listener are in pods.
     #[must_use]
@@ -108,27 +79,5 @@ impl Path {
             Self::Ktsn | Self::KtsnCapture | Self::KtsnShort => Some(40),
             _ => Some(50),
         }
-    }
-}
-
-impl fmt::Display for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// No such path.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is no path; expected bare, bare-spin, flannel, flannel-spin, flannel-other, ktsn, ktsn-capture or \
-     ktsn-short"
-)]
-pub struct UnknownPath(String);
-
-impl FromStr for Path {
-    type Err = UnknownPath;
-
-    fn from_str(text: &str) -> Result<Self, UnknownPath> {
-        Self::KNOWN.into_iter().find(|path| path.name() == text).ok_or_else(|| UnknownPath(text.to_owned()))
     }
 }

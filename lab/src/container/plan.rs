@@ -4,7 +4,7 @@
 use super::load::Load;
 use super::path::Path;
 use crate::error::LabError;
-use crate::experiment::Setup;
+use crate::experiment::{Setup, none_twice};
 use ktsn_measure::payload::check_size;
 use ktsn_time::Nanos;
 
@@ -60,14 +60,7 @@ impl Plan {
                 ));
             }
         }
-        for (index, path) in self.paths.iter().enumerate() {
-            if self.paths[..index].contains(path) {
-                return usage(format!("path: {} is named twice", path.name()));
-            }
-        }
-        if self.loads.iter().enumerate().any(|(index, load)| self.loads[..index].contains(load)) {
-            return usage("load: one is named twice".to_owned());
-        }
-        Ok(())
+        none_twice("path", &self.paths)?;
+        none_twice("load", &self.loads)
     }
 }

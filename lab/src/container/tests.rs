@@ -8,7 +8,7 @@ use ktsn_time::Nanos;
 fn plan() -> Plan {
     Plan {
         experiment: "container",
-        paths: Path::ALL.to_vec(),
+        paths: Path::USUAL.to_vec(),
         payloads: vec![16, 64],
         loads: vec![Load::Idle],
         rounds: 3,
@@ -21,9 +21,9 @@ fn plan() -> Plan {
 fn document(ktsn: Series) -> Document {
     let mut document = Document::new("container", Vec::new());
     let at = |path: Path, wire| Series {
-        path: path.name().to_owned(),
+        path: path.word().to_owned(),
         payload_octets: 64,
-        load: Some(Load::Idle.name().to_owned()),
+        load: Some(Load::Idle.word().to_owned()),
         wire_offset_ns: Some(Statistics { p50: wire, ..Statistics::default() }),
         ..Series::default()
     };
@@ -35,9 +35,9 @@ fn document(ktsn: Series) -> Document {
 
 fn good() -> Series {
     Series {
-        path: Path::Ktsn.name().to_owned(),
+        path: Path::Ktsn.word().to_owned(),
         payload_octets: 64,
-        load: Some(Load::Idle.name().to_owned()),
+        load: Some(Load::Idle.word().to_owned()),
         frames_intended: Some(10),
         frames_sent: Some(10),
         lost: Some(0),
@@ -55,7 +55,7 @@ fn wrong_plans_are_refused_by_field() {
     assert_eq!(plan().runs(), 36);
     let cases: [(Plan, &str); 7] = [
         (Plan { loads: Vec::new(), ..plan() }, "a load"),
-        (Plan { loads: vec![Load::Idle, Load::Idle], ..plan() }, "load: one is named twice"),
+        (Plan { loads: vec![Load::Idle, Load::Idle], ..plan() }, "load: idle is named twice"),
         (Plan { payloads: vec![15], ..plan() }, "payload"),
         (Plan { payloads: vec![1450], ..plan() }, "overlay's MTU"),
         (Plan { rounds: 0, ..plan() }, "nothing to measure"),
@@ -75,8 +75,8 @@ fn wrong_plans_are_refused_by_field() {
 
 #[test]
 fn names_are_those_of_the_results() {
-    for path in Path::KNOWN {
-        assert_eq!(path.name().parse(), Ok(path));
+    for path in Path::ALL {
+        assert_eq!(path.word().parse(), Ok(path));
     }
     assert!("ktsn-long".parse::<Path>().unwrap_err().to_string().contains("flannel-other"));
 }

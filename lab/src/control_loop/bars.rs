@@ -2,7 +2,8 @@
 //! What the results of `loop` are held against. In: a document and its raw records. Out: its comparisons, and what breaks a
 //! hard count.
 
-use crate::receive::{PAYLOAD_OCTETS, Path, Receiver};
+use crate::container::bars::faults;
+use crate::receive::{PAYLOAD_OCTETS, Path};
 use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::{Comparison, Document, Question, Round};
 use ktsn_time::Nanos;
@@ -37,8 +38,9 @@ pub(super) fn missed_ratio(run: &RunRecords, cycles: u64, deadline: Nanos) -> f6
 /// Adds the comparisons that the document has the paths for.
 pub fn compare(document: &mut Document, runs: &[RunRecords]) {
     let load = Some("idle");
-    let has =
-        |document: &Document, path: Path| document.all_rounds(&path.name(), PAYLOAD_OCTETS, load).is_some();
+    let has = |document: &Document, path: Path| {
+        document.all_rounds(&path.to_string(), PAYLOAD_OCTETS, load).is_some()
+    };
     if !has(document, Path::FLANNEL) {
         return;
     }
@@ -51,13 +53,13 @@ pub fn compare(document: &mut Document, runs: &[RunRecords]) {
         if has(document, of) {
             let (metric, payload_octets) = ("latency_ns.p50", PAYLOAD_OCTETS);
             let to = Some("flannel");
-            document.compare(&Question { metric, payload_octets, load, of: &of.name(), to, bar });
+            document.compare(&Question { metric, payload_octets, load, of: &of.to_string(), to, bar });
         }
     }
     let cycles = |document: &Document, path: Path| {
-        document.all_rounds(&path.name(), PAYLOAD_OCTETS, load).and_then(|series| series.frames_intended)
+        document.all_rounds(&path.to_string(), PAYLOAD_OCTETS, load).and_then(|series| series.frames_intended)
     };
-    let of_path = |path: Path| round_trips(runs.iter().filter(move |run| run.path == path.name()));
+    let of_path = |path: Path| round_trips(runs.iter().filter(move |run| run.path == path.to_string()));
     let Some(deadline) = cycles(document, Path::FLANNEL)
         .and_then(|count| deadline_missed_by(&of_path(Path::FLANNEL), count, FLANNEL_MISSES))
     else {
@@ -73,7 +75,7 @@ pub fn compare(document: &mut Document, runs: &[RunRecords]) {
             load: load.map(str::to_owned),
             bar,
             holds: bar.map(|bar| missed <= bar),
-            ..Comparison::held(AT_FLANNELS, &of.name(), None, Some(missed), MISSES_MAX)
+            ..Comparison::held(AT_FLANNELS, &of.to_string(), None, Some(missed), MISSES_MAX)
         });
     }
 }
@@ -88,16 +90,8 @@ fn deadline_missed_by(round_trips: &[Nanos], cycles: u64, share: f64) -> Option<
 #[must_use]
 pub fn violations(document: &Document) -> Vec<String> {
     let mut found = Vec::new();
-    let is_ours = |name: &str| {
-        name.parse().is_ok_and(|path: Path| path.way.is_served() || path.receiver == Receiver::Expect)
-    };
-    for series in document.series.iter().filter(|s| is_ours(&s.path) && s.round == Round::All) {
-        found.extend(series.nonzero(&COUNTS).map(|fault| format!("{}: {fault}, expected 0", series.path)));
-        if series.frames_sent != series.frames_intended {
-            let [sent, intended] =
-                [series.frames_sent, series.frames_intended].map(Option::unwrap_or_default);
-            found.push(format!("{}: {sent} of {intended} requests were accepted", series.path));
-        }
+    for series in document.series.iter().filter(|s| Path::is_ours(&s.path) && s.round == Round::All) {
+        found.extend(faults(series, &series.path, &COUNTS));
     }
     found
 }

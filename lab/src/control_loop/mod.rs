@@ -15,10 +15,11 @@
 pub mod bars;
 
 use crate::container::{LEAD, PRIORITY, Path as Way, far};
-use crate::daemon::{Daemon, configuration_of};
+use crate::daemon::{Daemon, configuration_of, cpu_share, cpu_time_of};
 use crate::error::LabError;
-use crate::exclusive::{VOID_RULE, check_machine};
+use crate::exclusive::VOID_RULE;
 use crate::experiment::{Event, Outcome, Setup, Watch, repeat_void};
+use crate::observations::put_disturbance;
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
 use crate::receive::{PAYLOAD_OCTETS, Path, Receiver};
@@ -87,7 +88,7 @@ impl Plan {
 }
 
 fn known() -> String {
-    format!("expected {}", Plan::PATHS.map(Path::name).join(", "))
+    format!("expected {}", Plan::PATHS.map(|path| path.to_string()).join(", "))
 }
 
 /// Measures, and holds the results against the bars of `loop`.
@@ -99,15 +100,11 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     if plan.paths.iter().any(|path| path.way.is_served() || path.has_far_daemon()) {
         plan.setup.tools.check_daemon()?;
     }
-    if !plan.setup.functional {
-        check_machine()?;
-    }
-    let _lock = plan.setup.take_lock(watch)?;
-    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
+    let (_lock, directory) = plan.setup.begin(watch)?;
     let testbed = Testbed::new()?;
     for &path in plan.paths.iter().filter(|path| path.has_far_daemon()) {
         let configuration = configure(&testbed.b, &testbed.a, path);
-        far::check(&plan.setup.tools, &testbed, directory.path(), &path.name(), &configuration)?;
+        far::check(&plan.setup.tools, &testbed, directory.path(), &path.to_string(), &configuration)?;
     }
     let bench = Bench { plan, testbed: &testbed, directory: directory.path() };
     let mut document = Document::new("loop", plan.setup.command.clone());
@@ -117,7 +114,7 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
         let refusals = plan.setup.wait_until_quiet(watch)?;
         for &path in &plan.paths {
             watch(Event::Step(&format!("round {round}, {path}")));
-            let ((mut series, run), voided) = repeat_void(&path.name(), watch, || {
+            let ((mut series, run), voided) = repeat_void(&path.to_string(), watch, || {
                 sequence += plan.cycles;
                 bench.run(path, round, sequence - plan.cycles)
             })?;
@@ -248,10 +245,7 @@ impl Bench<'_> {
         let [near, far] = self.daemons(path)?;
         let mut device = self.device(path, far.as_ref()).start(self.directory)?;
         device.wait_ready(READY_MAX)?;
-        let cpu_times = || -> Result<[Option<Duration>; 2], LabError> {
-            let of = |daemon: &Option<Daemon>| daemon.as_ref().map(Daemon::cpu_time).transpose();
-            Ok([of(&near)?, of(&far)?])
-        };
+        let cpu_times = || Ok::<_, LabError>([cpu_time_of(near.as_ref())?, cpu_time_of(far.as_ref())?]);
         let (before, machine, begun) = (cpu_times()?, CpuUse::now(), Instant::now());
         let mut controller = self.controller(path, near.as_ref(), first_sequence).start(self.directory)?;
         let period = u64::try_from(self.plan.period.get()).unwrap_or(0);
@@ -269,16 +263,9 @@ impl Bench<'_> {
             at_device: files.records("answer", records::load_arrivals)?,
         };
         let (run, mut series) = figures(path, round, &recorded);
-        let share = |index: usize| {
-            let used: Option<Duration> =
-                after[index].zip(before[index]).map(|(now, then)| now.saturating_sub(then));
-            used.map(|used| used.as_secs_f64() / elapsed)
-        };
+        let share = |index: usize| cpu_share(before[index], after[index], elapsed);
         (series.daemon_cpu_ratio, series.far_daemon_cpu_ratio) = (share(0), share(1));
-        let disturbance = ended.since(&machine);
-        series.steal_ratio = Some(disturbance.steal_ratio);
-        series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
-        series.softirq_cpu_ratio = Some(ended.softirqs_since(&machine));
+        put_disturbance(&mut series, &machine, &ended);
         let stepped = recorded.control.clock_stepped.then(|| "a clock was stepped".to_owned());
         Ok(((series, run), stepped))
     }
@@ -289,7 +276,7 @@ fn figures(path: Path, round: u32, recorded: &Recorded) -> (RunRecords, Series) 
     let is_served = path.way.is_served();
     let (joined, counts) = records::join(&recorded.requests, &[], &recorded.answers, !is_served);
     let run = RunRecords {
-        path: path.name(),
+        path: path.to_string(),
         payload_octets: PAYLOAD_OCTETS,
         load: Some("idle".to_owned()),
         round,

@@ -24,7 +24,7 @@ pub use plan::{DEADLINE, PATH, Plan};
 
 use crate::daemon::{Daemon, configuration};
 use crate::error::LabError;
-use crate::exclusive::{VOID_RULE, check_machine};
+use crate::exclusive::VOID_RULE;
 use crate::experiment::{Event, Outcome, Watch, repeat_void};
 use crate::testbed::Testbed;
 use ktsn_measure::clock::tai_now;
@@ -46,11 +46,7 @@ const CONTROL_CYCLES: u64 = 1_000;
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     plan.check()?;
     plan.setup.tools.check_daemon()?;
-    if !plan.setup.functional {
-        check_machine()?;
-    }
-    let _lock = plan.setup.take_lock(watch)?;
-    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
+    let (_lock, directory) = plan.setup.begin(watch)?;
     let testbed = Testbed::new()?;
     let mut document = Document::new("gates", plan.setup.command.clone());
     // Some seconds ago: the daemon begins at the next cycle by the rule for base times in the past.

@@ -12,6 +12,7 @@ use super::traffic::{self, CYCLE_TIME, STREAMS, Stream};
 use crate::calls::{Timeline, Trace, thread_named};
 use crate::daemon::{Counters, Daemon};
 use crate::error::LabError;
+use crate::observations::put_disturbance;
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::{Process, Program};
 use crate::testbed::{Testbed, UPLINK};
@@ -131,7 +132,7 @@ impl Bench<'_> {
         let trace = Trace::start(self.directory, thread_named(self.daemon.pid(), WORKER)?, 2 * all + 1_000)?;
         let (counted, machine, begun) = (self.daemon.statistics()?, CpuUse::now(), std::time::Instant::now());
         let watchdog = self.talk(&frames, cycles)?;
-        let (disturbance, elapsed) = (CpuUse::now().since(&machine), begun.elapsed());
+        let (ended, elapsed) = (CpuUse::now(), begun.elapsed());
         finish(&mut listener)?;
         let counted = self.daemon.statistics()?.since(&counted);
         finish(&mut tap)?;
@@ -146,15 +147,16 @@ impl Bench<'_> {
         };
         let (mut result, broken) = self.judge(round, &seen, watchdog)?;
         for class in &mut result.classes {
-            class.series.steal_ratio = Some(disturbance.steal_ratio);
-            class.series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
+            put_disturbance(&mut class.series, &machine, &ended);
         }
         // The daemon and the listener serve all classes; their figures stand in the first row.
         let first = &mut result.classes[0].series;
         first.daemon_cpu_ratio = Some(counted.cpu.as_secs_f64() / elapsed.as_secs_f64());
         first.daemon_rss_octets = Some(self.daemon.resident_octets()?);
         first.listener_cpu_ratio = Some(seen.listen.cpu_ratio);
-        let Counters { overrun, dropped, bypassed, port, .. } = counted;
+        let Counters {
+            attachment: v1::AttachmentStatistics { overrun, dropped, bypassed, .. }, port, ..
+        } = counted;
         (first.overrun, first.dropped, first.bypassed) = (Some(overrun), dropped, bypassed);
         result.port = port;
         Ok((result, broken))

@@ -3,8 +3,9 @@
 //! Talkers run as in the experiment `container`: on the worker's CPU, below its priority. The sender of the timed
 //! calls runs on CPU 0, so that no thread preempts it in the middle of a call.
 
+use super::plan::Plan;
 use super::sender::{BURST, Calls, Cost};
-use super::{Plan, sys};
+use super::sys;
 use crate::daemon::{Counters, Daemon, configuration, without_attachment};
 use crate::error::LabError;
 use crate::process::{Process, Program};
@@ -59,15 +60,8 @@ impl Costs<'_> {
     ) -> Result<Cost, LabError> {
         let json = self.directory.join("sender.json");
         let batches = (self.plan.seconds * share / BATCH_TIME).ceil().max(4.0).to_string();
-        let calls = match calls {
-            Calls::Timed => "timed",
-            Calls::Bursts => "bursts",
-            Calls::Untimed => "untimed",
-            Calls::Loop => "loop",
-            Calls::Following => "following",
-        };
         let program = Program::new("sender", &self.plan.setup.tools.ktsn)
-            .args(["bench", "send-cost", destination, "--calls", calls, "--batches", &batches])
+            .args(["bench", "send-cost", destination, "--calls", calls.word(), "--batches", &batches])
             .args(["--cpu", "0", "--fifo", "40", "--json"])
             .args([json.as_os_str()]);
         let mut process = dress(program).start(self.directory)?;
@@ -138,7 +132,7 @@ impl Costs<'_> {
         let datagrams = (bursts.first_count + bursts.rest_count) * BURST as u64;
         let _ = taken_all(daemon.statistics()?.since(&between), datagrams)?;
         let doorbell = (timed.first_ns.p50 - timed.rest_ns.p50) as f64;
-        let rung = run.doorbells as f64 / (timed.first_count + 2) as f64;
+        let rung = run.attachment.doorbells as f64 / (timed.first_count + 2) as f64;
         Ok(vec![
             Micro::distribution("sendmsg.intercepted.64", &timed.rest_ns, timed.rest_count),
             Micro::distribution("sendmsg.intercepted.doorbell.64", &timed.first_ns, timed.first_count),
@@ -164,9 +158,9 @@ impl Costs<'_> {
                 daemon.serve(program, &self.plan.setup.tools, self.testbed)
             })?;
             let run = taken_all(daemon.statistics()?.since(&before), cost.first_count + cost.rest_count)?;
-            let per_frame = run.doorbells as f64 / run.taken.max(1) as f64;
+            let per_frame = run.attachment.doorbells as f64 / run.attachment.taken.max(1) as f64;
             figures.push(Micro::distribution(cost_name, &cost.rest_ns, cost.rest_count));
-            figures.push(Micro::figure(doorbells_name, "1", per_frame, run.taken));
+            figures.push(Micro::figure(doorbells_name, "1", per_frame, run.attachment.taken));
         }
         Ok(figures)
     }
@@ -214,31 +208,26 @@ impl Costs<'_> {
 
     /// One stream of 1 kHz.
     pub(super) fn one_stream(&self) -> Result<Vec<Micro>, LabError> {
-        let (daemon, _listener, _talkers) = self.streams(1)?;
-        let before = daemon.statistics()?;
-        let cpu = self.cpu("ktsnd.cpu.1_stream_1khz", &daemon)?;
-        let run = daemon.statistics()?.since(&before);
-        check_rate(&run, 1, self.seconds())?;
-        let per_frame = run.doorbells as f64 / run.taken.max(1) as f64;
-        Ok(vec![
-            cpu,
-            margin("ktsnd.spin_margin.1_stream_1khz", &run),
-            Micro::figure("doorbell.per_frame.1khz", "1", per_frame, run.taken),
-        ])
+        self.busy(1, "1_stream_1khz", "1khz")
     }
 
     /// Ten streams of 1 kHz with unrelated transmit times.
     pub(super) fn ten_streams(&self) -> Result<Vec<Micro>, LabError> {
-        let (daemon, _listener, _talkers) = self.streams(10)?;
+        self.busy(10, "10_streams_1khz", "10_streams")
+    }
+
+    fn busy(&self, streams: u32, name: &str, doorbells_name: &str) -> Result<Vec<Micro>, LabError> {
+        let (daemon, _listener, _talkers) = self.streams(streams)?;
         let before = daemon.statistics()?;
-        let cpu = self.cpu("ktsnd.cpu.10_streams_1khz", &daemon)?;
+        let cpu = self.cpu(&format!("ktsnd.cpu.{name}"), &daemon)?;
         let run = daemon.statistics()?.since(&before);
-        check_rate(&run, 10, self.seconds())?;
-        let per_frame = run.doorbells as f64 / run.taken.max(1) as f64;
+        check_rate(&run, streams, self.seconds())?;
+        let taken = run.attachment.taken;
+        let per_frame = run.attachment.doorbells as f64 / taken.max(1) as f64;
         Ok(vec![
             cpu,
-            margin("ktsnd.spin_margin.10_streams_1khz", &run),
-            Micro::figure("doorbell.per_frame.10_streams", "1", per_frame, run.taken),
+            margin(&format!("ktsnd.spin_margin.{name}"), &run),
+            Micro::figure(&format!("doorbell.per_frame.{doorbells_name}"), "1", per_frame, taken),
         ])
     }
 
@@ -279,19 +268,23 @@ impl Costs<'_> {
 
 /// The counters of a run, if the daemon took every frame of it.
 fn taken_all(run: Counters, expected: u64) -> Result<Counters, LabError> {
-    if run.taken >= expected && run.bypassed.is_empty() {
+    if run.attachment.taken >= expected && run.attachment.bypassed.is_empty() {
         return Ok(run);
     }
-    let problem = format!("took {} of {expected} frames, bypassed {:?}", run.taken, run.bypassed);
+    let problem =
+        format!("took {} of {expected} frames, bypassed {:?}", run.attachment.taken, run.attachment.bypassed);
     Err(LabError::Process { name: "ktsnd".to_owned(), problem, stderr: String::new() })
 }
 
 /// A daemon that was idle because its talkers failed must not look cheap.
 fn check_rate(run: &Counters, streams: u32, elapsed: Duration) -> Result<(), LabError> {
     let expected = elapsed.as_secs_f64() * 1000.0 * f64::from(streams);
-    if run.sent as f64 >= expected * 0.95 {
+    if run.attachment.sent as f64 >= expected * 0.95 {
         return Ok(());
     }
-    let problem = format!("sent {} frames, expected {expected:.0}; dropped {:?}", run.sent, run.dropped);
+    let problem = format!(
+        "sent {} frames, expected {expected:.0}; dropped {:?}",
+        run.attachment.sent, run.attachment.dropped
+    );
     Err(LabError::Process { name: "ktsnd".to_owned(), problem, stderr: String::new() })
 }

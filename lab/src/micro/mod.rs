@@ -5,13 +5,15 @@
 //! on the testbed of the experiment `container`, under the measuring lock, one thing after the other.
 
 mod cost;
+mod plan;
 pub mod sender;
 #[allow(unsafe_code)]
 mod sys;
 
+pub use plan::Plan;
+
 use crate::error::LabError;
-use crate::exclusive::check_machine;
-use crate::experiment::{Event, Outcome, Setup, Watch};
+use crate::experiment::{Event, Outcome, Watch};
 use crate::testbed::Testbed;
 use crate::worker_example::WorkerExample;
 use cost::Costs;
@@ -21,15 +23,6 @@ use ktsn_measure::results::{Check, Document, Micro};
 const THROUGHPUT_MIN: f64 = 1.5e6;
 /// Nanoseconds in which it must hand over 32 frames for one instant.
 const BURST_MAX_NS: f64 = 12e3;
-
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Seconds per figure.
-    pub seconds: f64,
-    /// Programs, lock, command.
-    pub setup: Setup,
-}
 
 /// Greatest figures allowed; without a divisor the figure itself.
 const BARS: [(&str, Option<&str>, f64); 15] = [
@@ -56,13 +49,11 @@ const BARS: [(&str, Option<&str>, f64); 15] = [
 /// [`LabError`]; everything that was set up is removed then, too.
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     plan.setup.tools.check_daemon()?;
-    check_machine()?;
-    let _lock = plan.setup.take_lock(watch)?;
+    let (_lock, directory) = plan.setup.begin(watch)?;
     let mut document = Document::new("micro", plan.setup.command.clone());
     document.parameters.insert("seconds".to_owned(), plan.seconds.into());
     document.parameters.insert("clock_reading".to_owned(), "one is contained in every sendmsg sample".into());
     plan.setup.wait_until_quiet(watch)?;
-    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
     let testbed = Testbed::new()?;
     let costs = Costs { plan, testbed: &testbed, directory: directory.path() };
     watch(Event::Step("the kernel's sendmsg"));

@@ -54,19 +54,21 @@ pub struct Cost {
     pub clock_ns: Statistics,
 }
 
-/// Which calls are timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Calls {
-    /// `sendmsg` with SCM_TXTIME.
-    Timed,
-    /// `sendmmsg` of [`BURST`] datagrams with SCM_TXTIME.
-    Bursts,
-    /// `sendmsg` on a socket without SO_TXTIME.
-    Untimed,
-    /// `sendmsg` with SCM_TXTIME in a loop of 1 kHz, [`LEAD`] ahead of transmit times on a grid.
-    Loop,
-    /// As [`Self::Loop`], for the program's own clock plus [`LEAD`].
-    Following,
+ktsn_model::words! {
+    /// Which calls are timed.
+    #[derive(Serialize, Deserialize)]
+    pub enum Calls {
+        /// `sendmsg` with SCM_TXTIME.
+        Timed = "timed",
+        /// `sendmmsg` of [`BURST`] datagrams with SCM_TXTIME.
+        Bursts = "bursts",
+        /// `sendmsg` on a socket without SO_TXTIME.
+        Untimed = "untimed",
+        /// `sendmsg` with SCM_TXTIME in a loop of 1 kHz, [`LEAD`] ahead of transmit times on a grid.
+        Loop = "loop",
+        /// As [`Self::Loop`], for the program's own clock plus [`LEAD`].
+        Following = "following",
+    }
 }
 
 /// The calls of one batch: its samples, the first one's apart.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::sender::Calls;
 use super::*;
+use crate::experiment::Setup;
 use crate::sys::within;
 use crate::testbed::UPLINK;
 use ktsn_measure::clock::RealTime;

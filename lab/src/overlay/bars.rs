@@ -54,7 +54,7 @@ pub fn compare(document: &mut Document) {
 fn by_the_other_wake_up(document: &Document) -> Option<Check> {
     let octets = container::bars::PAYLOAD_OCTETS;
     let figure = |path: Path, metric: &str| {
-        document.all_rounds(path.name(), octets, Some(Load::Idle.name()))?.metric(metric)
+        document.all_rounds(path.word(), octets, Some(Load::Idle.word()))?.metric(metric)
     };
     // Wake-ups differ from run to run: the least one leaves the most to the way.
     let in_pods = [Path::Flannel, Path::FlannelSpin, Path::FlannelOther, Path::Ktsn].into_iter();
@@ -70,9 +70,9 @@ fn by_the_other_wake_up(document: &Document) -> Option<Check> {
 
 fn many_attachments(document: &mut Document) {
     let mut ask = |phases: Phases, metric, bar| {
-        let name = phases.path();
+        let name = phases.word();
         let octets = container::bars::PAYLOAD_OCTETS;
-        let load = Some(Load::Idle.name());
+        let load = Some(Load::Idle.word());
         if document.all_rounds(name, octets, load).is_some() {
             document.compare(&Question { metric, payload_octets: octets, load, of: name, to: None, bar });
         }
@@ -89,7 +89,7 @@ fn many_attachments(document: &mut Document) {
 pub fn violations(document: &Document) -> Vec<String> {
     let mut found = container::bars::violations(document);
     found.extend(super::turns::violations(document));
-    let crowd = |path: &str| Phases::ALL.iter().any(|phases| phases.path() == path);
+    let crowd = |path: &str| Phases::ALL.iter().any(|phases| phases.word() == path);
     for series in document.series.iter().filter(|series| crowd(&series.path) && series.round == Round::All) {
         let nonzero = series.nonzero(&COUNTS);
         found.extend(nonzero.map(|fault| format!("{}: {fault}, expected 0", series.path)));
@@ -116,7 +116,7 @@ mod tests {
         Series {
             path: path.to_owned(),
             payload_octets: 64,
-            load: Some(load.name().to_owned()),
+            load: Some(load.word().to_owned()),
             frames_intended: Some(10),
             frames_sent: Some(10),
             frames_received: Some(10),
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_short_way_is_judged_by_its_own_stamp_and_by_the_pods() {
-        let idle = |path: Path, latency, wake_up| series(path.name(), Load::Idle, latency, wake_up);
+        let idle = |path: Path, latency, wake_up| series(path.word(), Load::Idle, latency, wake_up);
         let mut all = vec![
             idle(Path::Flannel, 64_000, 24_000),
             idle(Path::Ktsn, 34_000, 23_000),
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn counts_are_hard_under_every_load_and_for_every_attachment() {
-        let crowd = Phases::Planned.path();
+        let crowd = Phases::Planned.word();
         let good = |path: &str, load| series(path, load, 1, 1);
         let fine = document(vec![good("ktsn", Load::Iperf3Udp), good(crowd, Load::Idle)]);
         assert_eq!(violations(&fine), Vec::<String>::new());

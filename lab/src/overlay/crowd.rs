@@ -24,6 +24,7 @@ use crate::container::{self, Load};
 use crate::daemon::{Counters, Daemon, attachment_of, without_attachment};
 use crate::error::LabError;
 use crate::experiment::{Event, Watch};
+use crate::observations::put_disturbance;
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
 use crate::testbed::{Crowd, Testbed, UPLINK};
@@ -62,28 +63,17 @@ const BEFORE_KTSND: &str = "before_ktsnd";
 /// Handed to the uplink's device, not seen by the tap.
 const BEHIND_PORT: &str = "behind_port";
 
-/// How the talkers' transmit times lie to each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phases {
-    /// One after the other.
-    Planned,
-    /// Anywhere in the period.
-    Random,
+ktsn_model::words! {
+    /// How the talkers' transmit times lie to each other; the word is the path's name in results.
+    pub enum Phases {
+        /// One after the other.
+        Planned = "ktsn-many",
+        /// Anywhere in the period.
+        Random = "ktsn-many-random",
+    }
 }
 
 impl Phases {
-    /// Both variants.
-    pub const ALL: [Self; 2] = [Self::Planned, Self::Random];
-
-    /// The path's name in results.
-    #[must_use]
-    pub const fn path(self) -> &'static str {
-        match self {
-            Self::Planned => "ktsn-many",
-            Self::Random => "ktsn-many-random",
-        }
-    }
-
     /// The phase of talker `index`. Random ones are the same in every run, so that runs can be compared.
     fn of(self, index: usize) -> Nanos {
         let index = i64::try_from(index).unwrap_or(i64::MAX);
@@ -150,7 +140,7 @@ pub(super) fn measure(
     for phases in Phases::ALL {
         let mut rounds = Vec::new();
         for round in 1..=phases.rounds(plan.rounds) {
-            watch(Event::Step(&format!("{attachments} attachments, {}, round {round}", phases.path())));
+            watch(Event::Step(&format!("{attachments} attachments, {}, round {round}", phases.word())));
             rounds.push(many.run(phases, round)?);
         }
         all.push(rounds);
@@ -266,19 +256,16 @@ impl Many<'_> {
             return Err(LabError::Process { name: "tap".to_owned(), problem, stderr: String::new() });
         }
         let daemon_cpu_ratio = Some(counters.cpu.as_secs_f64() / elapsed.as_secs_f64());
-        let disturbance = ended.since(&machine);
         let (plain, run) = series(phases, round, &observations, counters.transmit_figures());
-        let series = Series {
+        let mut series = Series {
             daemon_cpu_ratio,
             daemon_rss_octets: Some(self.daemon.resident_octets()?),
-            steal_ratio: Some(disturbance.steal_ratio),
-            cpu_pressure_some_ratio: disturbance.cpu_pressure_some_ratio,
-            softirq_cpu_ratio: Some(ended.softirqs_since(&machine)),
-            overrun: Some(counters.overrun),
+            overrun: Some(counters.attachment.overrun),
             dropped: whereabouts(&plain, &whole),
-            bypassed: whole.bypassed.clone(),
+            bypassed: whole.attachment.bypassed.clone(),
             ..plain
         };
+        put_disturbance(&mut series, &machine, &ended);
         Ok((series, run))
     }
 
@@ -309,9 +296,9 @@ fn series(
     let (joined, counts) = records::join(&observations.talked, &observations.tapped, &[], false);
     let seen = joined.iter().filter(|record| record.wire_at.is_some()).count() as u64;
     let run = RunRecords {
-        path: phases.path().to_owned(),
+        path: phases.word().to_owned(),
         payload_octets: container::bars::PAYLOAD_OCTETS,
-        load: Some(Load::Idle.name().to_owned()),
+        load: Some(Load::Idle.word().to_owned()),
         round,
         records: joined,
     };
@@ -337,6 +324,7 @@ fn series(
 /// the way to it and behind its port.
 fn whereabouts(series: &Series, whole: &Counters) -> BTreeMap<String, u64> {
     let [talked, seen] = [series.frames_sent, series.frames_received].map(Option::unwrap_or_default);
+    let whole = &whole.attachment;
     let bypassed: u64 = whole.bypassed.values().sum();
     let mut dropped = whole.dropped.clone();
     for (place, lost) in [
@@ -369,6 +357,7 @@ fn sleep_until(at: Tai) {
 mod tests {
     use super::*;
     use ktsn_measure::payload::Probe;
+    use ktsn_proto::v1;
 
     #[test]
     fn planned_phases_lie_one_after_the_other_and_random_ones_anywhere() {
@@ -413,9 +402,12 @@ mod tests {
         };
         // Each of them is somewhere: one was dropped, or one never came to ktsnd, or one left and did not arrive.
         let counted = |taken, sent, dropped: &[_]| Counters {
-            taken,
-            sent,
-            dropped: reasons(dropped),
+            attachment: v1::AttachmentStatistics {
+                taken,
+                sent,
+                dropped: reasons(dropped),
+                ..v1::AttachmentStatistics::default()
+            },
             ..Counters::default()
         };
         for (counters, expected) in [

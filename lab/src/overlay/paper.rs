@@ -72,7 +72,7 @@ fn ours(
     divisor: Option<Path>,
 ) -> Option<Ours> {
     let figure = |path: Path, octets: usize| {
-        document.all_rounds(path.name(), octets, Some(Load::Idle.name()))?.metric(metric)
+        document.all_rounds(path.word(), octets, Some(Load::Idle.word()))?.metric(metric)
     };
     let mut payloads: Vec<usize> = document.series.iter().map(|series| series.payload_octets).collect();
     payloads.sort_unstable();
@@ -84,8 +84,8 @@ fn ours(
     };
     let values: Vec<f64> = payloads.iter().filter_map(value).filter(|value| value.is_finite()).collect();
     let value = (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)?;
-    let to = divisor.map(|divisor| divisor.name().to_owned());
-    Some(Ours { of: path.name().to_owned(), to, value })
+    let to = divisor.map(|divisor| divisor.word().to_owned());
+    Some(Ours { of: path.word().to_owned(), to, value })
 }
 
 #[cfg(test)]
@@ -104,9 +104,9 @@ mod tests {
             (Path::Flannel, 256, 60_000),
         ] {
             document.series.push(Series {
-                path: path.name().to_owned(),
+                path: path.word().to_owned(),
                 payload_octets: octets,
-                load: Some(Load::Idle.name().to_owned()),
+                load: Some(Load::Idle.word().to_owned()),
                 round: Round::All,
                 latency_ns: Some(Statistics { p50, p90: 2 * p50, ..Statistics::default() }),
                 ..Series::default()

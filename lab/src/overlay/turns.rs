@@ -282,7 +282,7 @@ impl Round {
             is_overlay: true,
             ingress: way.map_or("both", Way::ingress),
             payload: bars::PAYLOAD_OCTETS,
-            load: Load::Idle.name(),
+            load: Load::Idle.word(),
             round: self.number,
         };
         let is_in = |at| way.is_none() || way_of(&self.spans, at) == way;
@@ -319,7 +319,7 @@ fn arrived(rounds: &[Round]) -> Check {
 /// Adds what is judged.
 pub(super) fn compare(document: &mut Document) {
     let [to, of] = Way::ALL.map(Way::path);
-    let load = Some(Load::Idle.name());
+    let load = Some(Load::Idle.word());
     let octets = bars::PAYLOAD_OCTETS;
     if [of, to].iter().all(|path| document.all_rounds(path, octets, load).is_some()) {
         let metric = "latency_ns.p50";

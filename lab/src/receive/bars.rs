@@ -2,11 +2,12 @@
 //! What the results of `receive` are held against. In: a document. Out: its comparisons, and what breaks a hard count.
 //! Ratios are of medians over the rounds.
 
-use super::{PAYLOAD_OCTETS, Path, Receiver, Scene};
+use super::path::{Path, Receiver};
+use super::plan::PAYLOAD_OCTETS;
+use super::scene::Scene;
+use crate::container::bars::{HARD_COUNTS, faults};
 use ktsn_measure::results::{Check, Comparison, Document, Question, Round};
 
-/// The counts that must be 0 where KTSN takes part.
-const COUNTS: [&str; 4] = ["lost", "early", "duplicates", "reordered"];
 /// What the document calls the difference of two listeners' CPU ratios.
 const CPU_ABOVE: &str = "listener_cpu_ratio, of less to";
 
@@ -39,15 +40,16 @@ const CPU_BARS: [(Scene, f64); 3] = [(Scene::Idle, 0.08), (Scene::Slow, 0.015), 
 /// Adds the comparisons that the document has the paths for.
 pub fn compare(document: &mut Document) {
     for (scene, of, metric, to, bar) in RATIOS {
-        let load = Some(scene.name());
-        if [of, to].iter().all(|path| document.all_rounds(&path.name(), PAYLOAD_OCTETS, load).is_some()) {
+        let load = Some(scene.word());
+        if [of, to].iter().all(|path| document.all_rounds(&path.to_string(), PAYLOAD_OCTETS, load).is_some())
+        {
             let payload_octets = PAYLOAD_OCTETS;
             document.compare(&Question {
                 metric,
                 payload_octets,
                 load,
-                of: &of.name(),
-                to: Some(&to.name()),
+                of: &of.to_string(),
+                to: Some(&to.to_string()),
                 bar,
             });
         }
@@ -62,7 +64,7 @@ pub fn compare(document: &mut Document) {
 }
 
 fn figure(document: &Document, scene: Scene, path: Path, metric: &str) -> Option<f64> {
-    document.all_rounds(&path.name(), PAYLOAD_OCTETS, Some(scene.name()))?.metric(metric)
+    document.all_rounds(&path.to_string(), PAYLOAD_OCTETS, Some(scene.word()))?.metric(metric)
 }
 
 /// The first bar: a part of Flannel's latency, or near a listener that spins all the time.
@@ -90,8 +92,8 @@ fn cpu_above(document: &Document, scene: Scene, of: Path, bar: f64) -> Option<Co
     let above = ratio(of)? - ratio(to)?;
     Some(Comparison {
         payload_octets: Some(PAYLOAD_OCTETS),
-        load: Some(scene.name().to_owned()),
-        ..Comparison::held(CPU_ABOVE, &of.name(), Some(&to.name()), Some(above), bar)
+        load: Some(scene.word().to_owned()),
+        ..Comparison::held(CPU_ABOVE, &of.to_string(), Some(&to.to_string()), Some(above), bar)
     })
 }
 
@@ -99,19 +101,9 @@ fn cpu_above(document: &Document, scene: Scene, of: Path, bar: f64) -> Option<Co
 #[must_use]
 pub fn violations(document: &Document) -> Vec<String> {
     let mut found = Vec::new();
-    let is_ours = |name: &str| {
-        name.parse().is_ok_and(|path: Path| path.way.is_served() || path.receiver == Receiver::Expect)
-    };
-    for series in document.series.iter().filter(|s| is_ours(&s.path) && s.round == Round::All) {
+    for series in document.series.iter().filter(|s| Path::is_ours(&s.path) && s.round == Round::All) {
         let scene = series.load.as_deref().unwrap_or_default();
-        found.extend(
-            series.nonzero(&COUNTS).map(|fault| format!("{} ({scene}): {fault}, expected 0", series.path)),
-        );
-        if series.frames_sent != series.frames_intended {
-            let [sent, intended] =
-                [series.frames_sent, series.frames_intended].map(Option::unwrap_or_default);
-            found.push(format!("{} ({scene}): {sent} of {intended} frames were accepted", series.path));
-        }
+        found.extend(faults(series, &format!("{} ({scene})", series.path), &HARD_COUNTS));
     }
     found
 }

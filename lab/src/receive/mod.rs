@@ -12,83 +12,21 @@
 pub mod bars;
 mod one_run;
 mod path;
+mod plan;
 mod scene;
 
 pub use path::{Path, Receiver, UnknownPath};
-pub use scene::{Scene, UnknownScene};
+pub use plan::{PAYLOAD_OCTETS, Plan};
+pub use scene::Scene;
 
 use crate::container::{LEAD, Load, far};
 use crate::daemon::{Daemon, configuration};
 use crate::error::LabError;
-use crate::exclusive::{VOID_RULE, check_machine};
-use crate::experiment::{Event, Outcome, Setup, Watch, repeat_void};
+use crate::exclusive::VOID_RULE;
+use crate::experiment::{Event, Outcome, Watch, repeat_void};
 use crate::testbed::Testbed;
 use ktsn_measure::results::Document;
-use ktsn_time::Nanos;
 use one_run::{Bench, RunSpec};
-
-/// Octets of payload.
-pub const PAYLOAD_OCTETS: usize = 64;
-
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The scenes, in the order of each round.
-    pub scenes: Vec<Scene>,
-    /// The paths of every scene; none: each scene has its own.
-    pub paths: Vec<Path>,
-    /// Rounds.
-    pub rounds: u32,
-    /// Length of one run: one path and scene of one round.
-    pub span: Nanos,
-    /// Programs, lock, command.
-    pub setup: Setup,
-}
-
-impl Plan {
-    /// The paths of a scene.
-    fn paths_of(&self, scene: Scene) -> Vec<Path> {
-        if self.paths.is_empty() { scene.paths() } else { self.paths.clone() }
-    }
-
-    /// How many runs it has.
-    #[must_use]
-    pub fn runs(&self) -> u64 {
-        let paths: usize = self.scenes.iter().map(|&scene| self.paths_of(scene).len()).sum();
-        u64::from(self.rounds) * paths as u64
-    }
-
-    /// Frames of a stream in one run.
-    fn frames(&self, scene: Scene, period: Nanos) -> u64 {
-        let span = self.span.get() as f64 * scene.times_longer();
-        ((span / period.get().max(1) as f64).ceil() as u64).max(1)
-    }
-
-    fn has(&self, is: impl Fn(Path) -> bool) -> bool {
-        self.scenes.iter().any(|&scene| self.paths_of(scene).into_iter().any(&is))
-    }
-
-    /// # Errors
-    /// [`LabError::Usage`] names what cannot be measured.
-    pub fn check(&self) -> Result<(), LabError> {
-        let usage = |text: String| Err(LabError::Usage(text));
-        if self.scenes.is_empty() || self.rounds == 0 || self.span <= Nanos::ZERO {
-            return usage("nothing to measure: expected a scene, a round and some time at least".to_owned());
-        }
-        if let Some(twice) = repeated(&self.paths) {
-            return usage(format!("path: {twice} is named twice"));
-        }
-        if let Some(twice) = repeated(&self.scenes) {
-            return usage(format!("scene: {twice} is named twice"));
-        }
-        Ok(())
-    }
-}
-
-/// The first value that stands twice in `all`.
-fn repeated<T: PartialEq>(all: &[T]) -> Option<&T> {
-    all.iter().enumerate().find(|(index, value)| all[..*index].contains(value)).map(|(_, value)| value)
-}
 
 /// Measures, and holds the results against the bars of `receive`.
 ///
@@ -101,11 +39,7 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
         plan.setup.tools.check_daemon()?;
     }
     plan.scenes.iter().try_for_each(|scene| scene.load().check())?;
-    if !plan.setup.functional {
-        check_machine()?;
-    }
-    let _lock = plan.setup.take_lock(watch)?;
-    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
+    let (_lock, directory) = plan.setup.begin(watch)?;
     let testbed = Testbed::new()?;
     check_receiver(plan, &testbed, directory.path())?;
     let near = is_served
@@ -121,7 +55,7 @@ fn check_receiver(plan: &Plan, testbed: &Testbed, directory: &std::path::Path) -
     for path in [Path::SHORT, Path::FLANNEL_EXPECT] {
         if plan.has(|own| needs(own, path)) {
             let configuration = one_run::far_configuration(testbed, path);
-            far::check(&plan.setup.tools, testbed, directory, &path.name(), &configuration)?;
+            far::check(&plan.setup.tools, testbed, directory, &path.to_string(), &configuration)?;
         }
     }
     Ok(())
@@ -146,7 +80,7 @@ fn measure(bench: &Bench<'_>, watch: &mut Watch<'_>) -> Result<Outcome, LabError
             for path in plan.paths_of(scene) {
                 watch(Event::Step(&format!("round {round}, {path}, {scene}")));
                 let spec = RunSpec { path, scene, load: &running, round };
-                let ((mut one, run), voided) = repeat_void(&path.name(), watch, || {
+                let ((mut one, run), voided) = repeat_void(&path.to_string(), watch, || {
                     sequence += 1;
                     // Streams of one run differ in the upper half.
                     bench.run(&spec, sequence << 16)

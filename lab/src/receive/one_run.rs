@@ -5,13 +5,14 @@
 //!  far daemon ── listener ready ── counters ── talkers ─────── listener ends ── counters ── join by stream
 //! ```
 
-use super::scene::Listener;
-use super::{PAYLOAD_OCTETS, Path, Plan, Receiver, Scene};
+use super::path::{Path, Receiver};
+use super::plan::{PAYLOAD_OCTETS, Plan};
+use super::scene::{Listener, Scene};
 use crate::container::load::Running;
 use crate::container::{LEAD, PRIORITY, Path as Way, far};
-use crate::daemon::{Daemon, configuration_of};
+use crate::daemon::{Daemon, configuration_of, cpu_share, cpu_time_of};
 use crate::error::LabError;
-use crate::observations::DaemonUse;
+use crate::observations::{DaemonUse, put_disturbance};
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
 use crate::testbed::Testbed;
@@ -189,7 +190,7 @@ impl Bench<'_> {
         let counted = near.map(Daemon::statistics).transpose()?;
         let expecting = far.as_ref().filter(|_| path.receiver == Receiver::Expect);
         let expected = expecting.map(Daemon::receive_counters).transpose()?;
-        let far_cpu = far.as_ref().map(Daemon::cpu_time).transpose()?;
+        let far_cpu = cpu_time_of(far.as_ref())?;
         let loaded = spec.load.octets(self.testbed)?;
         let (machine, begun) = (CpuUse::now(), std::time::Instant::now());
         self.talk(spec, &streams)?;
@@ -204,19 +205,13 @@ impl Bench<'_> {
             (Some(near), Some(before)) => Some(DaemonUse::since(near, &near.statistics()?, &before)?),
             _ => None,
         };
-        let far_cpu = match (&far, far_cpu) {
-            (Some(far), Some(before)) => Some(far.cpu_time()?.saturating_sub(before)),
-            _ => None,
-        };
+        let far_cpu = cpu_share(far_cpu, cpu_time_of(far.as_ref())?, elapsed);
         far.map_or(Ok(()), Daemon::stop)?;
         let recorded = self.recorded(&streams)?;
         let (run, mut series) = figures(spec, &streams, &recorded, counted.as_ref());
-        let disturbance = ended.since(&machine);
-        series.steal_ratio = Some(disturbance.steal_ratio);
-        series.cpu_pressure_some_ratio = disturbance.cpu_pressure_some_ratio;
-        series.softirq_cpu_ratio = Some(ended.softirqs_since(&machine));
+        put_disturbance(&mut series, &machine, &ended);
         series.load_bit_rate = loaded.map(|octets| octets as f64 * 8.0 / elapsed);
-        series.far_daemon_cpu_ratio = far_cpu.map(|cpu| cpu.as_secs_f64() / elapsed);
+        series.far_daemon_cpu_ratio = far_cpu;
         if let Some(counted) = counted {
             counted.fill_in(&mut series, elapsed);
         }
@@ -278,9 +273,9 @@ fn figures(
         talker_cpu += talk.cpu_ratio;
     }
     let run = RunRecords {
-        path: spec.path.name(),
+        path: spec.path.to_string(),
         payload_octets: PAYLOAD_OCTETS,
-        load: Some(spec.scene.name().to_owned()),
+        load: Some(spec.scene.word().to_owned()),
         round: spec.round,
         records: joined,
     };

@@ -57,16 +57,15 @@ impl Path {
     /// KTSN with the ingress fast path to a listener that expects its frames.
     pub const SHORT_EXPECT: Self = path(Way::KtsnShort, Receiver::Expect);
 
-    /// The name of the path in results.
-    #[must_use]
-    pub fn name(self) -> String {
-        self.to_string()
-    }
-
     /// Whether a ktsnd of the receiving node takes part.
     #[must_use]
     pub fn has_far_daemon(self) -> bool {
         self.way == Way::KtsnShort || self.receiver == Receiver::Expect
+    }
+
+    /// Whether KTSN takes part in the path of this name.
+    pub(crate) fn is_ours(name: &str) -> bool {
+        name.parse().is_ok_and(|path: Self| path.way.is_served() || path.receiver == Receiver::Expect)
     }
 
     /// The same way with another receiver.
@@ -78,7 +77,7 @@ impl Path {
 
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.way.name())?;
+        f.write_str(self.way.word())?;
         f.write_str(match self.receiver {
             Receiver::Kernel => "",
             Receiver::Expect => "-expect",
@@ -89,14 +88,17 @@ impl fmt::Display for Path {
 
 /// No such path.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no path; expected {known}", known = Path::ALL.map(Path::name).join(", "))]
+#[error("{0:?} is no path; expected {known}", known = Path::ALL.map(|path| path.to_string()).join(", "))]
 pub struct UnknownPath(String);
 
 impl FromStr for Path {
     type Err = UnknownPath;
 
     fn from_str(text: &str) -> Result<Self, UnknownPath> {
-        Self::ALL.into_iter().find(|path| path.name() == text).ok_or_else(|| UnknownPath(text.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|path| path.to_string() == text)
+            .ok_or_else(|| UnknownPath(text.to_owned()))
     }
 }
 
@@ -107,10 +109,10 @@ mod tests {
     #[test]
     fn names_are_those_of_the_results() {
         for path in Path::ALL {
-            assert_eq!(path.name().parse(), Ok(path));
+            assert_eq!(path.to_string().parse(), Ok(path));
         }
-        assert_eq!(Path::SHORT_EXPECT.name(), "ktsn-short-expect");
-        assert_eq!(Path::FLANNEL.with(Receiver::Spin).name(), "flannel-spin-listener");
+        assert_eq!(Path::SHORT_EXPECT.to_string(), "ktsn-short-expect");
+        assert_eq!(Path::FLANNEL.with(Receiver::Spin).to_string(), "flannel-spin-listener");
         assert!("wifi".parse::<Path>().unwrap_err().to_string().contains("ktsn-expect"));
         assert!(Path::FLANNEL_EXPECT.has_far_daemon() && !Path::FLANNEL.has_far_daemon());
     }

@@ -5,8 +5,6 @@
 use super::path::Path;
 use crate::container::Load;
 use ktsn_time::Nanos;
-use std::fmt;
-use std::str::FromStr;
 
 /// A listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,58 +15,32 @@ pub(super) enum Listener {
     Python(&'static str),
 }
 
-/// What is sent, which listener hears it, what goes on beside it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scene {
-    /// 1 kHz, a blocking listener, nothing beside it.
-    Idle,
-    /// The scene [`Scene::Idle`], beside iperf3 between the same pods.
-    Iperf3Udp,
-    /// 1 kHz, a listener that waits in epoll.
-    Epoll,
-    /// 1 kHz, a blocking listener in Python.
-    Python,
-    /// 1 kHz, a Python listener that waits in epoll.
-    PythonEpoll,
-    /// 100 Hz, a blocking listener.
-    Slow,
-    /// Eight streams with different periods, a listener that waits for all of them in one epoll.
-    EightStreams,
-    /// Random distances, on average 2 ms, a blocking listener.
-    Poisson,
+ktsn_model::words! {
+    /// What is sent, which listener hears it, what goes on beside it.
+    pub enum Scene {
+        /// 1 kHz, a blocking listener, nothing beside it.
+        Idle = "idle",
+        /// 1 kHz, a listener that waits in epoll.
+        Epoll = "epoll",
+        /// 1 kHz, a blocking listener in Python.
+        Python = "python",
+        /// 1 kHz, a Python listener that waits in epoll.
+        PythonEpoll = "python-epoll",
+        /// 100 Hz, a blocking listener.
+        Slow = "100hz",
+        /// Eight streams with different periods, a listener that waits for all of them in one epoll.
+        EightStreams = "eight-streams",
+        /// Random distances, on average 2 ms, a blocking listener.
+        Poisson = "poisson",
+        /// The scene [`Scene::Idle`], beside iperf3 between the same pods.
+        Iperf3Udp = "iperf3-udp",
+    }
 }
 
 /// Periods of the eight streams, in milliseconds. Their phases differ, so that no two frames have one instant.
 const PERIODS_MS: [i64; 8] = [2, 3, 4, 5, 7, 8, 10, 20];
 
 impl Scene {
-    /// All scenes, in the order of each round.
-    pub const ALL: [Self; 8] = [
-        Self::Idle,
-        Self::Epoll,
-        Self::Python,
-        Self::PythonEpoll,
-        Self::Slow,
-        Self::EightStreams,
-        Self::Poisson,
-        Self::Iperf3Udp,
-    ];
-
-    /// The name of the scene in results, as `load`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Iperf3Udp => "iperf3-udp",
-            Self::Epoll => "epoll",
-            Self::Python => "python",
-            Self::PythonEpoll => "python-epoll",
-            Self::Slow => "100hz",
-            Self::EightStreams => "eight-streams",
-            Self::Poisson => "poisson",
-        }
-    }
-
     /// What it is, in words.
     #[must_use]
     pub fn describe(self) -> String {
@@ -141,25 +113,6 @@ impl Scene {
     }
 }
 
-impl fmt::Display for Scene {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// No such scene.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no scene; expected {known}", known = Scene::ALL.map(Scene::name).join(", "))]
-pub struct UnknownScene(String);
-
-impl FromStr for Scene {
-    type Err = UnknownScene;
-
-    fn from_str(text: &str) -> Result<Self, UnknownScene> {
-        Self::ALL.into_iter().find(|scene| scene.name() == text).ok_or_else(|| UnknownScene(text.to_owned()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,8 +120,8 @@ mod tests {
     #[test]
     fn names_are_those_of_the_results() {
         for scene in Scene::ALL {
-            assert_eq!(scene.name().parse(), Ok(scene));
-            assert!(scene.describe().starts_with(scene.name()) || scene == Scene::Iperf3Udp);
+            assert_eq!(scene.word().parse(), Ok(scene));
+            assert!(scene.describe().starts_with(scene.word()) || scene == Scene::Iperf3Udp);
             assert!(scene.paths().contains(&Path::FLANNEL));
         }
         assert!("flood".parse::<Scene>().unwrap_err().to_string().contains("eight-streams"));

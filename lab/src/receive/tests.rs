@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
+use crate::experiment::Setup;
 use ktsn_measure::results::{CheckOutcome, Round, Series};
 use ktsn_measure::stats::Statistics;
+use ktsn_time::Nanos;
 
 fn series(path: Path, scene: Scene, latency: i64, cpu: f64) -> Series {
     Series {
-        path: path.name(),
+        path: path.to_string(),
         round: Round::Number(1),
         payload_octets: PAYLOAD_OCTETS,
-        load: Some(scene.name().to_owned()),
+        load: Some(scene.word().to_owned()),
         frames_intended: Some(10),
         frames_sent: Some(10),
         lost: Some(0),

@@ -27,23 +27,14 @@ pub(super) struct MicroArgs {
     figures: FigureArgs,
 }
 
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
-enum SendCalls {
-    Timed,
-    Bursts,
-    Untimed,
-    Loop,
-    Following,
-}
-
 /// Time every sendmsg with a transmit time: a process of the experiment `micro`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct SendCostArgs {
     /// The receiver's address.
     destination: SocketAddr,
     /// Which calls.
-    #[arg(long, value_enum, default_value = "timed")]
-    calls: SendCalls,
+    #[arg(long, default_value = "timed")]
+    calls: Calls,
     /// Batches to send.
     #[arg(long)]
     batches: u32,
@@ -62,14 +53,7 @@ pub(super) fn run(args: &MicroArgs) -> anyhow::Result<ExitCode> {
 
 /// Sends and writes what the calls cost.
 pub(super) fn send_cost(args: &SendCostArgs) -> anyhow::Result<ExitCode> {
-    let calls = match args.calls {
-        SendCalls::Timed => Calls::Timed,
-        SendCalls::Bursts => Calls::Bursts,
-        SendCalls::Untimed => Calls::Untimed,
-        SendCalls::Loop => Calls::Loop,
-        SendCalls::Following => Calls::Following,
-    };
-    let cost = micro::sender::run(args.destination, calls, args.batches, args.rights.real_time())?;
+    let cost = micro::sender::run(args.destination, args.calls, args.batches, args.rights.real_time())?;
     save_json(&cost, &args.json)?;
     Ok(ExitCode::SUCCESS)
 }
