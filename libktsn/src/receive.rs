@@ -42,6 +42,7 @@ pub(crate) fn is_on() -> bool {
 /// The program asked for it (by the constructor).
 pub(crate) fn turn_on() {
     cleanup::find();
+    signals::find();
     IS_ON.store(true, Relaxed);
 }
 

@@ -2,11 +2,12 @@
 // A listener for periodic datagrams, by every call that waits for them; the scenarios of KTSN_RECEIVE=expect.
 //   arrivals HOW               receives what a child sends every millisecond, until standard input ends
 //   arrivals-timeout HOW       the sender stops: a call with a time limit of 30 ms
-//   arrivals-signal HOW [restart=1] rounds=N   the sender stops: a signal, and with restart=1 one more datagram
+//   arrivals-signal HOW [restart=1] [timed=1] [realtime=1] [error=1] seed=N rounds=N   the sender stops: a signal, at any instant
 #include "steps_arrivals.h"
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -308,11 +309,20 @@ static int is_waiting(pid_t thread)
 struct later {
 	pthread_t whom;
 	pid_t thread;
+	int signal, goes_on, before;
 	struct sockaddr_in to;
-	uint64_t after, then;
+	uint64_t after;
+	// The call has returned.
+	volatile int is_over;
+	// It went on after a handler that ends it, until a datagram freed it.
+	int is_lost;
 };
 
-// A signal after `after` ns, a datagram `then` ns later.
+// Nothing is judged by this time: only a test that fails waits for so long.
+#define FREE_AFTER 10000000000ull
+
+// A signal after `after` ns. Only when the call goes on as it should, or failed to end, a datagram follows: so whatever the machine does
+// meanwhile, the kernel has one answer.
 static void *interrupt(void *argument)
 {
 	struct later *later = argument;
@@ -326,9 +336,15 @@ static void *interrupt(void *argument)
 		;
 	while (now(MONOTONIC) - begin < later->after)
 		;
-	pthread_kill(later->whom, SIGUSR1);
-	if (later->then) {
-		sleep_until(now(MONOTONIC) + later->then);
+	pthread_kill(later->whom, later->signal);
+	begin = now(MONOTONIC);
+	while (!later->is_over && now(MONOTONIC) - begin < FREE_AFTER) {
+		if (later->goes_on && handled != later->before && is_waiting(later->thread))
+			break;
+		sched_yield();
+	}
+	later->is_lost = !later->is_over && !later->goes_on;
+	if (!later->is_over) {
 		int from = socket(AF_INET, SOCK_DGRAM, 0);
 		send_number(from, &later->to, 4711);
 		close(from);
@@ -336,34 +352,58 @@ static void *interrupt(void *argument)
 	return NULL;
 }
 
+// An entry in the socket's error queue that stays: poll says "ready" from now on, a receive call does not.
+static void leave_error(int fd)
+{
+	int none = listen_anywhere(), flags = 2 | 16; // SOF_TIMESTAMPING_TX_SOFTWARE, SOF_TIMESTAMPING_SOFTWARE
+	struct sockaddr_in to = name_of(none);
+	struct pollfd polled = {fd, 0, 0};
+
+	if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &flags, sizeof(flags)))
+		exit(6);
+	send_number(fd, &to, 1);
+	if (poll(&polled, 1, 10000) != 1)
+		exit(6);
+	close(none);
+}
+
 static void arrivals_signal(const struct step *step)
 {
 	const char *how = step->word[1];
-	long restarts = numeric(step, "restart", 0), rounds = numeric(step, "rounds", 20), failed = 0, wrong = 0;
+	long restarts = numeric(step, "restart", 0), rounds = numeric(step, "rounds", 20), failed = 0, wrong = 0, lost = 0;
+	unsigned seed = (unsigned)numeric(step, "seed", 1);
 	struct sigaction action = {.sa_handler = count_signal, .sa_flags = restarts ? SA_RESTART : 0};
 	int fd = listen_anywhere(), is_ended = !restarts || !is_single(how) || numeric(step, "timed", 0);
+	int signal = numeric(step, "realtime", 0) ? SIGRTMIN : SIGUSR1;
 	uint64_t value;
 
-	sigaction(SIGUSR1, &action, NULL);
-	prepare(how, fd, numeric(step, "timed", 0) ? 20000 : -1);
+	sigaction(signal, &action, NULL);
+	prepare(how, fd, numeric(step, "timed", 0) ? 100000 : -1);
+	if (numeric(step, "error", 0))
+		leave_error(fd);
 	for (long round = 0; round < rounds; round++) {
-		failed += take(how, fd, 60, -1);
-		// At any place of the next two periods, and where it is a single call once again after the signal.
-		struct later later = {pthread_self(), (pid_t)syscall(SYS_gettid), name_of(fd), (uint64_t)(round * 2000000 / rounds), restarts ? 3000000 : 0};
+		failed += take(how, fd, round ? 30 : 60, -1);
+		// At any place of the next periods.
+		struct later later = {.whom = pthread_self(), .thread = (pid_t)syscall(SYS_gettid), .signal = signal,
+				      .goes_on = !is_ended, .before = handled, .to = name_of(fd),
+				      .after = (uint64_t)rand_r(&seed) % 2500000};
 		pthread_t thread;
-		int before = handled;
 		pthread_create(&thread, NULL, interrupt, &later);
 		errno = 0;
 		value = 0;
 		long answer = receive_by(how, fd, &value, sizeof(value), -1);
 		int error = errno;
-		wrong += handled != before + 1;
-		wrong += is_ended ? answer != -1 || error != EINTR : answer != sizeof(value) || value != 4711;
-		if (is_ended && restarts)
-			failed += receive_by(how, fd, &value, sizeof(value), -1) != sizeof(value);
+		later.is_over = 1;
 		pthread_join(thread, NULL);
+		lost += later.is_lost;
+		wrong += handled != later.before + 1;
+		wrong += is_ended ? answer != -1 || error != EINTR : answer != sizeof(value) || value != 4711;
+		// What freed a call that was lost.
+		while (recv(fd, &value, sizeof(value), MSG_DONTWAIT) > 0)
+			;
 	}
 	show("failed", failed);
+	show("lost", lost);
 	show("wrong", wrong);
 	show("handled", handled);
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ktsn_ring::receive::ReceiveCount;
-use ktsn_tests::hook::{self, Libc, Running};
+use ktsn_tests::hook::{self, LIBCS, Libc, Running};
 use ktsn_tests::peer::{Behaviour, Events, Peer};
 
 /// Calls of both C libraries.
@@ -159,5 +159,71 @@ fn a_time_limit_ends_a_call() {
         let (values, hits) = run(Libc::Gnu, &format!("arrivals-timeout {how}"));
         assert_eq!((values["failed"], values["early"], values["wrong"]), (0, 0, 0), "{how}");
         assert!(hits > 0, "{how}");
+    }
+}
+
+/// A seed for what happens at any instant. A failure names it.
+fn seed() -> u32 {
+    std::env::var("KTSN_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(std::process::id)
+}
+
+/// Runs a script again until calls of it were awake for arrivals: on a busy machine a process pauses its spinning for 10 s. Each time
+/// `check` judges what it printed.
+fn until_hit(libc: Libc, script: &str, check: impl Fn(&BTreeMap<String, i64>)) {
+    for _ in 0..20 {
+        let (values, hits) = run(libc, script);
+        check(&values);
+        if hits > 0 {
+            return;
+        }
+    }
+    panic!("{script} {libc:?}: never awake for an arrival");
+}
+
+/// Signals at any instant of an expecting call: each handler runs once, and the call ends or goes on as the kernel's.
+fn signals(libc: Libc, script: &str, rounds: i64) {
+    let script = format!("arrivals-signal {script} rounds={rounds} seed={}", seed());
+    until_hit(libc, &script, |values| {
+        let found = (values["failed"], values["lost"], values["wrong"], values["handled"]);
+        assert_eq!(found, (0, 0, 0, rounds), "{script} {libc:?}");
+    });
+}
+
+/// Without SA_RESTART a handler ends every call; with it, it ends those that never go on, and those with a time limit of the socket.
+#[test]
+fn a_handler_ends_the_calls_that_the_kernel_ends() {
+    for libc in LIBCS {
+        for script in [
+            "recv",
+            "recv restart=1",
+            "recv timed=1",
+            "recv restart=1 timed=1",
+            "readv",
+            "recvmmsg restart=1",
+            "poll",
+            "poll restart=1",
+            "select",
+            "epoll restart=1",
+        ] {
+            signals(libc, script, 25);
+        }
+    }
+}
+
+/// SIGRTMIN is 34 in glibc: a number that musl keeps for itself.
+#[test]
+fn the_first_real_time_signal_ends_a_call() {
+    for libc in LIBCS {
+        for script in ["recv realtime=1", "recv realtime=1 restart=1", "poll realtime=1"] {
+            signals(libc, script, 20);
+        }
+    }
+}
+
+/// While an entry is in the error queue, every wait says "ready", and a receive call does not.
+#[test]
+fn a_handler_ends_a_call_beside_an_error_queue() {
+    for script in ["recv error=1", "recv error=1 restart=1", "recv error=1 restart=1 timed=1"] {
+        signals(Libc::Gnu, script, 25);
     }
 }

@@ -12,9 +12,9 @@ use ktsn_time::Span;
 use super::cleanup::{Held, with_cleanup};
 use super::listeners::{self, Listener, Set};
 use super::signals::Mask;
-use super::wait::{Bounds, Call, Waited, expect, now};
+use super::wait::{Bounds, Call, Waited, expect, now, poll};
 use crate::abi::{
-    EAGAIN, EINTR, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_WAITALL, POLLIN, POLLRDHUP, PollFd, TimeSpec,
+    EAGAIN, EINTR, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_WAITALL, POLLIN, POLLRDHUP, PollFd,
 };
 use crate::{originals, page, sys};
 
@@ -150,24 +150,4 @@ impl Call for Received<'_> {
     fn is_usable(&self) -> bool {
         self.listener.is_named(self.fd)
     }
-}
-
-/// Waits in the kernel for some descriptors, with the program's mask.
-///
-/// # Safety
-/// `asked` are `count` entries that the kernel may write to.
-pub(crate) unsafe fn poll(asked: *mut PollFd, count: usize, timeout: Option<Span>, mask: &Mask) -> Waited {
-    let before = originals::errno();
-    let limit = timeout.map(TimeSpec::of);
-    let limit: *const TimeSpec = limit.as_ref().map_or(core::ptr::null(), |limit| limit);
-    // SAFETY: the caller's promise; the rest is ours and outlives the call.
-    let answer = unsafe { originals::ppoll(asked, count, limit, (&raw const *mask).cast()) };
-    let waited = match answer {
-        0 => Waited::TimedOut,
-        1.. => Waited::Ready,
-        _ if originals::errno() == EINTR => Waited::Interrupted,
-        _ => Waited::Final,
-    };
-    originals::set_errno(before);
-    waited
 }

@@ -7,10 +7,9 @@ use core::ffi::{c_int, c_void};
 
 use ktsn_time::{Monotonic, Span};
 
-use super::calls::poll;
 use super::listeners::{self, Set};
 use super::signals::Mask;
-use super::wait::{Bounds, Call, Waited, expect, learn, now};
+use super::wait::{Bounds, Call, Waited, expect, learn, now, poll};
 use crate::abi::{POLLIN, POLLRDNORM, PollFd, TimeSpec};
 use crate::{memory, originals, page};
 

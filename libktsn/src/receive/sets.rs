@@ -8,11 +8,10 @@ use core::ffi::{c_int, c_void};
 
 use ktsn_time::{Monotonic, Span};
 
-use super::calls::poll;
 use super::epolls;
 use super::listeners::{self, Set};
 use super::signals::Mask;
-use super::wait::{Bounds, Call, Waited, expect, learn, now};
+use super::wait::{Bounds, Call, Waited, expect, learn, now, poll};
 use crate::abi::{EPOLL_CTL_DEL, EPOLLIN, EPOLLRDNORM, EpollEvent, POLLIN, PollFd};
 use crate::{originals, page};
 

@@ -10,9 +10,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ktsn_time::{Monotonic, Nanos};
-
-use crate::sys;
+use crate::{originals, sys};
 
 /// `sigset_t` of both C libraries; the kernel reads the first word.
 #[derive(Clone, Copy)]
@@ -39,9 +37,21 @@ const fn bit(signal: u32) -> u64 {
 
 /// Signals that the kernel raises for what a thread itself does: a blocked one ends the process.
 const OWN: u64 = bit(4) | bit(5) | bit(6) | bit(7) | bit(8) | bit(11) | bit(31);
-/// The C libraries' own: cancellation, set-user-id in all threads.
-const LIBRARYS: u64 = bit(32) | bit(33) | bit(34);
-const BLOCKED: u64 = !(OWN | LIBRARYS);
+/// The C libraries' own: cancellation, set-user-id in all threads. The third one is musl's alone; in glibc it is the program's SIGRTMIN.
+const LIBRARYS: u64 = bit(32) | bit(33);
+const MUSLS: u64 = bit(34);
+
+/// The signals that are never blocked here.
+static LEFT: AtomicU64 = AtomicU64::new(OWN | LIBRARYS | MUSLS);
+
+/// Finds out which signals are the C library's (by the constructor).
+pub(crate) fn find() {
+    LEFT.store(left_by(!originals::any(c"gnu_get_libc_version").is_null()), Relaxed);
+}
+
+const fn left_by(is_glibc: bool) -> u64 {
+    if is_glibc { OWN | LIBRARYS } else { OWN | LIBRARYS | MUSLS }
+}
 
 const SIG_BLOCK: usize = 0;
 const SIG_SETMASK: usize = 2;
@@ -49,12 +59,7 @@ const SA_RESTART: u64 = 0x1000_0000;
 
 /// Blocks signals in the calling thread; its mask as it was.
 pub(crate) fn block() -> Mask {
-    Mask::new(sys::change_mask(SIG_BLOCK, BLOCKED))
-}
-
-/// The calling thread's mask.
-pub(crate) fn current() -> Mask {
-    Mask::new(sys::change_mask(SIG_BLOCK, 0))
+    Mask::new(sys::change_mask(SIG_BLOCK, !LEFT.load(Relaxed)))
 }
 
 /// Gives the thread its mask back. What came meanwhile is handled here.
@@ -71,20 +76,12 @@ pub(crate) struct Handlers {
     pub(crate) interrupt: u64,
 }
 
-/// What the last look found.
-static RESTART: AtomicU64 = AtomicU64::new(0);
-static INTERRUPT: AtomicU64 = AtomicU64::new(0);
-/// When that was (CLOCK_MONOTONIC, ns).
-static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
-/// A look is good for so long. A handler that is installed later is found by the look after an interruption.
-const FRESH: Nanos = Nanos::from_millis(10);
-
 impl Handlers {
     /// The handlers of the process now.
     pub(crate) fn look() -> Self {
-        let mut found = Self::default();
+        let (mut found, left) = (Self::default(), LEFT.load(Relaxed));
         for signal in 1..65 {
-            if (OWN | LIBRARYS) & bit(signal) != 0 {
+            if left & bit(signal) != 0 {
                 continue;
             }
             match sys::handler_flags(signal) {
@@ -93,19 +90,6 @@ impl Handlers {
                 None => {}
             }
         }
-        found
-    }
-
-    /// The handlers as they were seen not long before `now`.
-    pub(crate) fn lately(now: Monotonic) -> Self {
-        let looked_at = Monotonic::from_nanos(LOOKED_AT.load(Relaxed));
-        if now.since(looked_at) < FRESH {
-            return Self { restart: RESTART.load(Relaxed), interrupt: INTERRUPT.load(Relaxed) };
-        }
-        let found = Self::look();
-        RESTART.store(found.restart, Relaxed);
-        INTERRUPT.store(found.interrupt, Relaxed);
-        LOOKED_AT.store(now.as_nanos(), Relaxed);
         found
     }
 
@@ -143,11 +127,21 @@ mod tests {
 
     #[test]
     fn what_a_thread_does_itself_is_never_blocked() {
-        for signal in [4, 5, 7, 8, 11, 31, 32, 33, 34] {
-            assert_eq!(BLOCKED & bit(signal), 0, "{signal}");
+        for is_glibc in [true, false] {
+            let left = left_by(is_glibc);
+            for signal in [4, 5, 7, 8, 11, 31, 32, 33] {
+                assert_ne!(left & bit(signal), 0, "{signal}");
+            }
+            for signal in [1, 2, 10, 12, 14, 15, 17, 35, 64] {
+                assert_eq!(left & bit(signal), 0, "{signal}");
+            }
         }
-        for signal in [1, 2, 10, 12, 14, 15, 17, 35, 64] {
-            assert_ne!(BLOCKED & bit(signal), 0, "{signal}");
-        }
+    }
+
+    /// SIGRTMIN is 34 in glibc and 35 in musl.
+    #[test]
+    fn the_first_real_time_signal_is_the_programs() {
+        assert_eq!(left_by(true) & bit(34), 0);
+        assert_ne!(left_by(false) & bit(34), 0);
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Waits for arrivals that are expected: sleeps in the kernel's wait until shortly before, then looks again and again.
 //!
-//! In: a call that found nothing, its listeners, its deadline. Out: what the call returns, or `None` where nothing is expected, and nothing
-//! was done. Signals are blocked from before the first sleep to the end, except in the kernel's waits ([`super::signals`]). So the call is
-//! never handed to a wait without the program's mask: after a miss it goes on sleeping here.
+//! In: a call that found nothing, its listeners, its deadline. Out: what the call returns, or `None` where nothing is expected, and then
+//! nothing has waited. Signals are blocked from before the first sleep to the end, except in the kernel's waits ([`super::signals`]). So
+//! the call is never handed to a wait without the program's mask: after a miss it goes on sleeping here.
 
 use core::ffi::c_int;
 
@@ -16,7 +16,7 @@ use super::grant::{self, Counts};
 use super::guarded::Guarded;
 use super::listeners::{Listener, Set};
 use super::signals::{self, Handlers, Mask};
-use crate::abi::{EBADF, EINTR};
+use crate::abi::{EBADF, EINTR, PollFd, TimeSpec};
 use crate::page::Page;
 use crate::{clock, originals};
 
@@ -25,8 +25,12 @@ static MARGIN: Guarded<Margin> = Guarded::new(Margin::new());
 
 /// Looks of a spin between two questions for signals: every 5 to 10 µs.
 const LOOKS: u32 = 16;
-/// Waits in a row that said "ready" where nothing was there. The kernel's own wait takes over then.
+/// Waits in a row that said "ready" where nothing was there: an entry in the socket's error queue makes them all say so. Then the thread
+/// pauses between two looks. (The original call would wait, but signals are handled before it does: those would not end it.)
 const SPURIOUS_MAX: u32 = 16;
+/// The first pause; each further one in a row is twice as long, up to [`PAUSE_MAX`].
+const PAUSE_MIN: Span = Span::from_nanos(62_500);
+const PAUSE_MAX: Span = Span::from_nanos(1_000_000);
 
 /// What the kernel's wait said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +41,7 @@ pub(crate) enum Waited {
     TimedOut,
     /// A signal handler ran.
     Interrupted,
-    /// The call has to be made as the program made it: it does not wait any more, or the wait failed.
+    /// The call has to be made as the program made it: it does not wait, or its own wait would fail as this one did.
     Final,
 }
 
@@ -88,7 +92,7 @@ pub(crate) fn now() -> Monotonic {
 /// An expected arrival and its listener.
 type Next = (Listener, Expected<Monotonic>);
 
-/// Waits for the next arrival at one of `set`; `None` when none is expected, and then nothing was done.
+/// Waits for the next arrival at one of `set`; `None` when none is expected, and then nothing has waited.
 #[inline(never)]
 pub(crate) fn expect(call: &mut dyn Call, set: Set, bounds: &Bounds<'_>) -> Option<isize> {
     let begin = now();
@@ -102,7 +106,6 @@ pub(crate) fn expect(call: &mut dyn Call, set: Set, bounds: &Bounds<'_>) -> Opti
     if left < SPIN_MIN {
         return None;
     }
-    let handlers = if call.restarts() { Handlers::lately(begin) } else { Handlers::default() };
     let mut held = Held::new();
     for listener in set.iter() {
         if listener.expected(begin).is_some()
@@ -113,18 +116,34 @@ pub(crate) fn expect(call: &mut dyn Call, set: Set, bounds: &Bounds<'_>) -> Opti
         }
     }
     let first = next(held.owned, begin);
-    let is_undecided = call.restarts() && handlers.disagree(&signals::current());
-    if first.is_none() || is_undecided {
+    if first.is_none() {
         held.give_back();
         return None;
     }
     let mask = signals::block();
     held.mask = Some(mask);
+    // Handlers of this thread cannot change them any more.
+    let handlers = if call.restarts() { Handlers::look() } else { Handlers::default() };
+    if handlers.disagree(&mask) {
+        // Nothing has waited yet: what is handled now came before the call.
+        held.give_back();
+        return None;
+    }
     let margins = MARGIN.with(|margin| Margins::of_learnt(margin)).unwrap_or(Margins::AT_START);
     Some(with_cleanup(held, |held| {
         let mask = *bounds.mask.unwrap_or(&mask);
-        let mut wait =
-            Wait { call, bounds, mask, handlers, held, margins, next: first, spurious: 0, has_missed: false };
+        let mut wait = Wait {
+            call,
+            bounds,
+            mask,
+            handlers,
+            held,
+            margins,
+            next: first,
+            spurious: 0,
+            pause: PAUSE_MIN,
+            has_missed: false,
+        };
         wait.run()
     }))
 }
@@ -155,7 +174,10 @@ struct Wait<'a, 'b> {
     held: *mut Held,
     margins: Margins,
     next: Option<Next>,
+    /// Waits in a row that said "ready" where nothing was there.
     spurious: u32,
+    /// How long the next pause is.
+    pause: Span,
     /// An expected arrival of this wait did not come: the next one may be that, late.
     has_missed: bool,
 }
@@ -241,27 +263,48 @@ impl Wait<'_, '_> {
     }
 
     fn sleep(&mut self, from: Monotonic, until: Option<Monotonic>) -> Turn {
-        match self.call.wait(until.map(|until| until.span_since(from)), &self.mask) {
+        let span = until.map(|until| until.span_since(from));
+        if self.spurious >= SPURIOUS_MAX {
+            return self.pause(span);
+        }
+        match self.call.wait(span, &self.mask) {
             Waited::Ready => {
                 let at = now();
                 match self.call.attempt(&self.mask) {
                     Some(answer) => return Turn::Answer(self.finish(answer, at, Seen::NotAfter, Span::ZERO)),
+                    // A datagram that another thread took ends a wait that did sleep.
+                    None if at.span_since(from) > PAUSE_MIN => (self.spurious, self.pause) = (0, PAUSE_MIN),
                     None => self.spurious = self.spurious.saturating_add(1),
-                }
-                if self.spurious >= SPURIOUS_MAX {
-                    return self.make();
                 }
             }
             Waited::TimedOut => {
+                (self.spurious, self.pause) = (0, PAUSE_MIN);
                 if let Some(until) = until {
-                    let late = now().since(until);
-                    let span = until.since(from);
+                    let (span, late) = (until.since(from), now().since(until));
                     MARGIN.with(|margin| margin.observe(span, late));
                 }
             }
             Waited::Interrupted => return self.interrupted(),
             Waited::Final => return self.make(),
         }
+        Turn::GoOn
+    }
+
+    /// Sleeps for a moment, `span` at most, without the descriptors, then looks once. Signals end it as they end the other waits.
+    fn pause(&mut self, span: Option<Span>) -> Turn {
+        let pause = span.map_or(self.pause, |span| span.min(self.pause));
+        self.pause = self.pause.saturating_add(self.pause).min(PAUSE_MAX);
+        // SAFETY: no entries.
+        match unsafe { poll(core::ptr::null_mut(), 0, Some(pause), &self.mask) } {
+            Waited::Interrupted => return self.interrupted(),
+            Waited::Final => return self.make(),
+            Waited::Ready | Waited::TimedOut => {}
+        }
+        if let Some(answer) = self.call.attempt(&self.mask) {
+            return Turn::Answer(self.finish(answer, now(), Seen::NotAfter, Span::ZERO));
+        }
+        // One ordinary wait shows whether it is still so.
+        self.spurious = SPURIOUS_MAX.wrapping_sub(1);
         Turn::GoOn
     }
 
@@ -317,7 +360,7 @@ impl Wait<'_, '_> {
         Turn::Answer(fail(EINTR))
     }
 
-    /// The call as the program made it, with the program's mask.
+    /// The call as the program made it, with the program's mask. It does not wait: its socket is shut down, or its wait fails as ours did.
     fn make(&mut self) -> Turn {
         // SAFETY: as in `owned`.
         unsafe { (*self.held).give_back() };
@@ -350,6 +393,26 @@ impl Wait<'_, '_> {
         }
         answer
     }
+}
+
+/// Waits in the kernel for some descriptors, with the program's mask.
+///
+/// # Safety
+/// `asked` are `count` entries that the kernel may write to.
+pub(crate) unsafe fn poll(asked: *mut PollFd, count: usize, timeout: Option<Span>, mask: &Mask) -> Waited {
+    let before = originals::errno();
+    let limit = timeout.map(TimeSpec::of);
+    let limit: *const TimeSpec = limit.as_ref().map_or(core::ptr::null(), |limit| limit);
+    // SAFETY: the caller's promise; the rest is ours and outlives the call.
+    let answer = unsafe { originals::ppoll(asked, count, limit, (&raw const *mask).cast()) };
+    let waited = match answer {
+        0 => Waited::TimedOut,
+        1.. => Waited::Ready,
+        _ if originals::errno() == EINTR => Waited::Interrupted,
+        _ => Waited::Final,
+    };
+    originals::set_errno(before);
+    waited
 }
 
 /// Fails with an errno.
