@@ -5,10 +5,14 @@
 //   arrivals-closed how=close|shutdown   another thread ends the socket
 //   arrivals-forked                the child goes on receiving
 //   arrivals-nested                a signal handler receives on the same socket
+//   arrivals-answers rounds=N      MSG_PEEK, MSG_TRUNC, an ICMP error, select with a descriptor above FD_SETSIZE
 #include "steps_arrivals.h"
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/uio.h>
 
 static int fd;
 static volatile int is_over;
@@ -201,7 +205,90 @@ static void nested(const struct step *)
 	show("begun", nested_begun);
 }
 
+static void *send_one(void *to)
+{
+	struct timespec pause = {0, 1200000};
+
+	nanosleep(&pause, NULL);
+	send_numbers(to, 1234, 1, 1000);
+	return NULL;
+}
+
+// The socket is connected to a closed port: what it sends there comes back as an error.
+static void *send_refused(void *socket)
+{
+	struct timespec pause = {0, 1200000};
+
+	nanosleep(&pause, NULL);
+	send(*(int *)socket, "x", 1, 0);
+	return NULL;
+}
+
+static long select_high(int high)
+{
+	uint64_t words[32] = {0};
+
+	words[high / 64] |= 1ull << high % 64;
+	return select(high + 1, (fd_set *)words, NULL, NULL, NULL) == 1 && words[high / 64] == 1ull << high % 64;
+}
+
+static void answers(const struct step *step)
+{
+	long rounds = numeric(step, "rounds", 10), failed = 0, wrong[4] = {0};
+	int closed = listen_anywhere(), high;
+	struct sockaddr_in refusing = name_of(closed), to;
+	struct rlimit limit = {2000, 2000};
+
+	close(closed);
+	fd = listen_anywhere();
+	setrlimit(RLIMIT_NOFILE, &limit);
+	high = dup2(fd, 1500);
+	to = name_of(fd);
+	for (long round = 0; round <= rounds * 3; round++) {
+		// The last one connects the socket.
+		int what = round == rounds * 3 ? 2 : (int[]){0, 1, 3}[round % 3];
+		uint64_t value = 0;
+		char part[4];
+		struct iovec short_part = {part, sizeof(part)};
+		struct msghdr message = {.msg_iov = &short_part, .msg_iovlen = 1};
+		pthread_t thread;
+		int is_right = 0;
+
+		failed += take("recv", fd, round ? 20 : 60, -1);
+		if (what == 2)
+			connect(fd, (struct sockaddr *)&refusing, sizeof(refusing));
+		pthread_create(&thread, NULL, what == 2 ? send_refused : send_one, what == 2 ? (void *)&fd : (void *)&to);
+		errno = 0;
+		switch (what) {
+		case 0:
+			is_right = recv(fd, &value, sizeof(value), MSG_PEEK) == 8 && value == 1234;
+			value = 0;
+			is_right &= recv(fd, &value, sizeof(value), 0) == 8 && value == 1234;
+			break;
+		case 1:
+			if (round / 3 % 2)
+				is_right = recv(fd, part, sizeof(part), MSG_TRUNC) == 8;
+			else
+				is_right = recvmsg(fd, &message, 0) == 4 && message.msg_flags & MSG_TRUNC;
+			break;
+		case 2:
+			is_right = recv(fd, &value, sizeof(value), 0) == -1 && errno == ECONNREFUSED;
+			break;
+		default:
+			is_right = select_high(high) && recv(high, &value, sizeof(value), 0) == 8;
+		}
+		wrong[what] += !is_right;
+		pthread_join(thread, NULL);
+	}
+	show("failed", failed);
+	show("peek", wrong[0]);
+	show("truncated", wrong[1]);
+	show("refused", wrong[2]);
+	show("high", wrong[3]);
+}
+
 const struct verb listener_verbs[] = {
 	{"arrivals-cancelled", cancelled}, {"arrivals-shared", shared}, {"arrivals-closed", closed},
-	{"arrivals-forked", forked}, {"arrivals-nested", nested}, {0},
+	{"arrivals-forked", forked}, {"arrivals-nested", nested}, {"arrivals-answers", answers},
+	{0},
 };

@@ -227,6 +227,9 @@ fn write_word(memfd: &OwnedFd, octets: &[u8], at: usize) {
 impl Daemon {
     fn pass(&mut self) {
         let behaviour = lock(&self.behaviour).clone();
+        if behaviour.ends_clients {
+            self.clients.clear();
+        }
         while let Ok(control) =
             rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
         {

@@ -153,6 +153,27 @@ fn a_daemon_that_returns_grants_again() {
     assert_all_received(&finish(listener), "recv");
 }
 
+/// The daemon lives and has ended this client without a word: the grant ends by itself, and the doorbell's other end is closed.
+#[test]
+fn a_listener_that_was_ended_without_a_word_attaches_again() {
+    let run_dir = hook::open_directory();
+    let lease = Duration::from_secs(1);
+    let peer = Peer::start(run_dir.path(), Behaviour { receive_lease: lease, ..granting() });
+    let listener = listening(Libc::Gnu, run_dir.path(), "recv");
+    assert!(peer.wait(LIMIT, |events| hits(events) >= 20));
+    peer.change(|behaviour| behaviour.ends_clients = true);
+    std::thread::sleep(Duration::from_millis(200));
+    let before = {
+        peer.change(|behaviour| behaviour.ends_clients = false);
+        peer.events().clients
+    };
+    let hits_of_last =
+        |events: &Events| events.receiving.last().map_or(0, |area| area.total.get(ReceiveCount::Hit));
+    let is_back = peer.wait(LIMIT, |events| events.clients > before && hits_of_last(events) >= 20);
+    assert!(is_back, "{:?}", peer.events().receiving);
+    assert_all_received(&finish(listener), "recv");
+}
+
 #[test]
 fn a_time_limit_ends_a_call() {
     for how in ["recv", "readv", "poll", "ppoll", "select", "pselect", "epoll", "epoll_pwait"] {

@@ -70,3 +70,14 @@ fn a_handler_receives_on_the_same_socket() {
         assert!(hits[0] > 0);
     }
 }
+
+/// What a call answers beside a plain datagram is the kernel's, while it expects.
+#[test]
+fn peeks_cuts_errors_and_high_descriptors_are_the_kernels() {
+    for libc in LIBCS {
+        let (values, hits) = run(libc, "arrivals-answers rounds=8");
+        let wrong = (values["peek"], values["truncated"], values["refused"], values["high"]);
+        assert_eq!((values["failed"], wrong), (0, (0, 0, 0, 0)), "{libc:?}");
+        assert!(hits[0] > 0, "{libc:?}");
+    }
+}

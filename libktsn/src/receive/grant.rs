@@ -41,7 +41,7 @@ const LOSSES_MAX: u32 = 4;
 const LOSSES_WITHIN: Nanos = Nanos::from_seconds(1);
 const PAUSE: Nanos = Nanos::from_seconds(10);
 /// Between two looks at a daemon that grants nothing.
-const LOOK_AGAIN: Nanos = Nanos::from_millis(100);
+const LOOK_AGAIN: Nanos = Nanos::from_seconds(1);
 
 /// Where a listener is counted: the region's epoch in the upper half, the entry's number plus 1 below; 0 = nowhere yet.
 pub(crate) struct Place(AtomicU64);

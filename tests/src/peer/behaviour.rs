@@ -38,6 +38,8 @@ pub struct Behaviour {
     pub is_writing: bool,
     /// How many connections are ended at their Hello, without an answer.
     pub cuts_off: usize,
+    /// Whether each pass ends all connections, and says nothing.
+    pub ends_clients: bool,
     /// Whether regions have a receive area; an older daemon has none.
     pub has_receive_area: bool,
     /// The share of one CPU, parts per thousand, that each pass grants to clients that asked; `None`: passes write no grant, and
@@ -69,6 +71,7 @@ impl Default for Behaviour {
             promise: Duration::from_secs(10),
             is_writing: false,
             cuts_off: 0,
+            ends_clients: false,
             has_receive_area: true,
             receive_share: Some(0),
             receive_lease: Duration::from_secs(5),
