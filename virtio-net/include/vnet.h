@@ -12,6 +12,7 @@
 
 #include <stdatomic.h>
 
+#include "vnet_options.h"
 #include "vnet_platform.h"
 #include "vnet_ring.h"
 #include "vnet_transport.h"
@@ -35,7 +36,7 @@
 enum vnet_status {
     VNET_OK = 0,
     VNET_QUEUED = 1,          // the ring was full: the frame waits in the interface queue
-    VNET_ERROR_ARGUMENT = -1, // a configuration that cannot be
+    VNET_ERROR_ARGUMENT = -1, // a configuration that cannot be, or an option that is not compiled in
     VNET_ERROR_MEMORY = -2,   // the platform refused memory or a bus address
     VNET_ERROR_DEVICE = -3,   // no virtio network device, or of an unknown version
     VNET_ERROR_FEATURES = -4, // the device insists on, or lacks, a feature
@@ -90,6 +91,7 @@ struct vnet_config {
     void (*sent)(void *context, struct vnet_buffer *buffer);
     // The link went up or down, or was read for the first time. May be NULL.
     void (*link)(void *context, bool is_up);
+    uint32_t options; // VNET_OPTION_… bits that are used if the device offers them; each must be compiled in
 };
 
 struct vnet_counters {
@@ -113,6 +115,18 @@ struct vnet_list {
     size_t count;
 };
 
+// A receive ring and a transmit ring. All fields are the driver's own.
+struct vnet_pair {
+    struct vnet_ring rx, tx;
+    void *ring_shared[2], *ring_own[2];
+    size_t ring_octets[2];
+    struct vnet_list queue; // the interface queue
+    bool tx_interrupts;
+    size_t tx_busy;           // with so many frames under way their interrupts are on
+    size_t rx_least, rx_most; // bounds of rx_target with this ring
+    size_t rx_target, rx_taken_max, adapt_polls;
+};
+
 // All fields are the driver's own.
 struct vnet_device {
     const struct vnet_platform *platform;
@@ -120,22 +134,17 @@ struct vnet_device {
     void (*unlock)(void *context);
     struct vnet_transport *transport;
     struct vnet_config config;
-    struct vnet_ring rx, tx;
-    void *ring_shared[2], *ring_own[2];
-    size_t ring_octets[2];
+    struct vnet_pair pair;
     struct vnet_buffer *buffers;
     struct vnet_buffer *pool; // free buffers
-    struct vnet_list queue;   // the interface queue
     struct vnet_list done;    // buffers of callers, on their way back
     struct vnet_counters counters;
     uint64_t features;
     uint8_t mac[6];
     size_t header;  // octets of the device's header
     unsigned state; // enum vnet_state
-    bool is_link_up, is_polling, is_link_new, tx_interrupts;
-    size_t rx_least, rx_most; // bounds of rx_target with this ring
-    size_t rx_target, rx_peak, rx_taken_max, adapt_polls;
-    size_t tx_busy; // with so many frames under way their interrupts are on
+    bool is_link_up, is_polling, is_link_new;
+    size_t rx_peak; // buffers posted at most
     uint32_t restarts_in_vain, idle_wakes;
     atomic_uint pending;                            // bits: the bottom half is to run, the configuration is new
     uint32_t interrupts, wakes, interrupts_foreign; // written in interrupt context only
@@ -170,6 +179,9 @@ struct vnet_buffer *vnet_take(struct vnet_device *device);
 
 // Context: task and bottom half. Gives a pooled buffer back. VNET_ERROR_OWNER if the caller does not have it.
 int vnet_free(struct vnet_device *device, struct vnet_buffer *buffer);
+
+// Context: task and bottom half. Returns the VNET_OPTION_… bits that are in use since the last start or restart.
+uint32_t vnet_options(struct vnet_device *device);
 
 // Context: task and bottom half. A copy of the counters. Those of single events wrap at 2^32.
 void vnet_read_counters(struct vnet_device *device, struct vnet_counters *counters);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The split ring of VIRTIO 1.1, clause 2.6, between the driver and a device that may lie.
+// The rings of VIRTIO 1.1 between the driver and a device that may lie: split (clause 2.6), and packed (clause 2.7) if
+// VNET_OPTION_PACKED is compiled in and negotiated.
 //
 // What the device can write is read once, into a local variable, checked, and only then used. What the driver has to
 // know later (buffers, lengths, which of them are under way) it keeps in memory of its own and never reads back from
@@ -20,7 +21,7 @@
 // Which rule the device broke.
 enum vnet_fault {
     VNET_FAULT_NONE,
-    VNET_FAULT_INDEX,      // the used index went further than what is under way
+    VNET_FAULT_INDEX,      // the used index (packed ring: the used flags) went further than what is under way
     VNET_FAULT_ID,         // a used element names a descriptor that is not under way: foreign, or for the second time
     VNET_FAULT_LENGTH,     // a used length is below the header's or above the buffer's
     VNET_FAULT_RESET,      // the device asks for a reset, or has reset itself
@@ -52,6 +53,19 @@ struct vnet_used {
     struct vnet_used_element ring[];
 };
 
+struct vnet_packed_descriptor {
+    uint64_t address;
+    uint32_t length;
+    uint16_t id;
+    uint16_t flags;
+};
+
+// Packed ring: at which descriptor one side wants to hear of the other.
+struct vnet_packed_event {
+    uint16_t at; // the position; the upper bit is the lap's
+    uint16_t flags;
+};
+
 // One buffer under way, or a free place. Memory of the driver alone. A slot has the number of its first descriptor.
 // All numbers have the width of a register: that saves conversions.
 struct vnet_slot {
@@ -64,6 +78,11 @@ struct vnet_ring {
     volatile struct vnet_descriptor *descriptors;
     volatile struct vnet_available *available;
     volatile struct vnet_used *used;
+    // With an event index: the element at which the device is to interrupt, and the entry at which it wants to be
+    // notified.
+    volatile uint16_t *used_event, *available_event;
+    volatile struct vnet_packed_descriptor *packed;
+    volatile struct vnet_packed_event *driver_event, *device_event;
     // The driver's own.
     struct vnet_slot *slots;
     size_t mask;        // number of descriptors, a power of two, less 1
@@ -71,18 +90,21 @@ struct vnet_ring {
     size_t free_first;  // slots_count: none is free
     size_t under_way_count;
     // Indices count on without end; the device sees their lower 16 bits.
-    size_t available_next;      // the next entry to fill
-    size_t available_published; // what the device can see
-    size_t used_next;           // the next element to take
-    size_t used_seen;           // elements before this one were there when the device's index was last read
-    size_t header;              // octets of the header in front of a frame
-    size_t room;                // octets of each buffer that the device writes
-    unsigned pair;              // 1: header and frame have a descriptor each, 0: one descriptor for both
-    unsigned fault;             // enum vnet_fault
+    size_t available_next;       // the next entry to fill
+    size_t available_published;  // what the device can see
+    size_t used_next;            // the next element to take
+    size_t used_seen;            // elements before this one were there when the device's index was last read
+    size_t header;               // octets of the header in front of a frame
+    size_t room;                 // octets of each buffer that the device writes
+    unsigned pair;               // 1: header and frame have a descriptor each, 0: one descriptor for both
+    unsigned fault;              // enum vnet_fault
+    unsigned has_event_index;    // 1: VIRTIO_F_EVENT_IDX is negotiated
+    unsigned is_packed;          // 1: VIRTIO_F_RING_PACKED is negotiated
+    uint16_t flags, first_flags; // packed: of all descriptors; of the first one that the device cannot see yet
 };
 
-// Octets of a ring's shared memory, and where its used part begins. `alignment` of the used part: 4,096 on legacy
-// devices, else 4.
+// Octets of a ring's shared memory (a packed ring fits into it too), and where a split ring's used part begins.
+// `alignment` of the used part: 4,096 on legacy devices, else 4.
 size_t vnet_ring_octets(uint16_t size, size_t alignment);
 size_t vnet_ring_used_offset(uint16_t size, size_t alignment);
 
@@ -97,6 +119,8 @@ struct vnet_ring_shape {
     size_t alignment; // of the used part
     bool pair;        // header and frame need a descriptor each
     size_t room;      // octets of each buffer that the device may write, header included; 0: it only reads
+    bool event_index; // VIRTIO_F_EVENT_IDX is negotiated
+    bool packed;      // VIRTIO_F_RING_PACKED is negotiated; not with `pair`
 };
 
 // Makes an empty ring with interrupts off. `shared` has vnet_ring_octets octets (aligned to `alignment`, at least 16),

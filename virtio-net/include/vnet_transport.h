@@ -22,11 +22,11 @@
 
 struct vnet_transport;
 
-// Where a split ring lies: bus addresses, and the number of descriptors.
+// Where a ring lies: bus addresses, and the number of descriptors.
 struct vnet_queue {
     uint64_t descriptors;
-    uint64_t available;
-    uint64_t used;
+    uint64_t available; // packed ring: the driver's event suppression
+    uint64_t used;      // packed ring: the device's event suppression
     uint16_t size;
 };
 

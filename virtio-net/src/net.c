@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The way of a frame: interrupt, bottom half, sending. Negotiation is in start.c, the rings are in ring.c.
 #include "net.h"
+#include "receive.h"
 #include "ring.h"
 
 void vnet_report(struct vnet_device *device, enum vnet_event event, unsigned value) {
@@ -65,33 +66,18 @@ void vnet_return(struct vnet_device *device, struct vnet_buffer *buffer, bool is
     }
 }
 
-void vnet_kick(struct vnet_device *device, unsigned queue) {
-    if (vnet_ring_publish(queue == QUEUE_RX ? &device->rx : &device->tx)) {
+void vnet_kick(struct vnet_device *device, struct vnet_ring *ring, unsigned queue) {
+    if (vnet_ring_publish(ring)) {
         vnet_fence_device();
         device->transport->ops->notify(device->transport, queue);
     }
 }
 
-static inline void refill(struct vnet_device *device) {
-    struct vnet_ring *ring = &device->rx;
-    struct vnet_buffer *buffer;
-    while (ring->under_way_count < device->rx_target && (buffer = device->pool) != NULL) {
-        if (!vnet_ring_add(ring, buffer->bus + VNET_HEADROOM - ring->header, ring->room, buffer)) {
-            break;
-        }
-        device->pool = buffer->next;
-        buffer->owner = VNET_OWNER_POSTED;
-    }
-    if (ring->under_way_count > device->rx_peak) {
-        device->rx_peak = ring->under_way_count;
-    }
+void vnet_refill(struct vnet_device *device, struct vnet_pair *pair) {
+    refill(device, pair);
 }
 
-void vnet_refill(struct vnet_device *device) {
-    refill(device);
-}
-
-static void break_down(struct vnet_device *device, unsigned fault) {
+void vnet_break_down(struct vnet_device *device, unsigned fault) {
     if (device->state == VNET_RUNNING) {
         device->state = VNET_BROKEN;
         device->counters.faults[fault]++;
@@ -100,18 +86,18 @@ static void break_down(struct vnet_device *device, unsigned fault) {
 }
 
 // Takes back what the device has sent. Returns whether there was any. One look: what comes later is taken later.
-static inline bool reclaim(struct vnet_device *device) {
-    struct vnet_ring *ring = &device->tx;
+static inline bool reclaim(struct vnet_device *device, struct vnet_pair *pair) {
+    struct vnet_ring *ring = &pair->tx;
     if (ring->fault || !vnet_ring_read_index(ring)) {
         if (ring->fault) {
-            break_down(device, ring->fault);
+            vnet_break_down(device, ring->fault);
         }
         return false;
     }
     do {
         struct vnet_buffer *buffer = vnet_ring_take(ring, NULL);
         if (buffer == NULL) {
-            break_down(device, ring->fault);
+            vnet_break_down(device, ring->fault);
             return false;
         }
         vnet_return(device, buffer, true);
@@ -120,8 +106,7 @@ static inline bool reclaim(struct vnet_device *device) {
     return true;
 }
 
-static inline bool add(struct vnet_device *device, struct vnet_buffer *buffer) {
-    struct vnet_ring *ring = &device->tx;
+static inline bool add(struct vnet_device *device, struct vnet_ring *ring, struct vnet_buffer *buffer) {
     if (!vnet_ring_add(ring, buffer->bus + VNET_HEADROOM - ring->header, ring->header + buffer->length, buffer)) {
         return false;
     }
@@ -134,31 +119,32 @@ static inline bool add(struct vnet_device *device, struct vnet_buffer *buffer) {
 }
 
 // Moves frames from the interface queue into the ring.
-static inline void flush(struct vnet_device *device) {
-    while (device->queue.first != NULL && device->state == VNET_RUNNING && add(device, device->queue.first)) {
+static inline void flush(struct vnet_device *device, struct vnet_pair *pair) {
+    while (pair->queue.first != NULL && device->state == VNET_RUNNING && add(device, &pair->tx, pair->queue.first)) {
         // `next` is the list's: vnet_ring_add does not touch it.
-        vnet_pop(&device->queue);
+        vnet_pop(&pair->queue);
     }
 }
 
 // Asks for interrupts of transmitted frames if something waits for them. Returns whether frames were finished in
 // between.
-static bool judge_tx_interrupts(struct vnet_device *device) {
-    size_t under_way = device->tx.under_way_count;
-    bool is_rx_short = device->pool == NULL && device->rx.under_way_count < device->rx_target;
-    bool wanted = under_way >= device->tx_busy || ((device->queue.count > 0 || is_rx_short) && under_way > 0);
-    if (wanted == device->tx_interrupts) {
+static bool judge_tx_interrupts(struct vnet_device *device, struct vnet_pair *pair) {
+    size_t under_way = pair->tx.under_way_count;
+    bool is_rx_short = device->pool == NULL && pair->rx.under_way_count < pair->rx_target;
+    bool wanted = under_way >= pair->tx_busy || ((pair->queue.count > 0 || is_rx_short) && under_way > 0);
+    // With an event index each interrupt is asked for.
+    if (wanted == pair->tx_interrupts && !(wanted && has_event_index(&pair->tx))) {
         return false;
     }
-    device->tx_interrupts = wanted;
-    vnet_ring_want_interrupts(&device->tx, wanted);
-    return wanted && vnet_ring_is_pending_after_enable(&device->tx);
+    pair->tx_interrupts = wanted;
+    vnet_ring_want_interrupts(&pair->tx, wanted);
+    return wanted && vnet_ring_is_pending_after_enable(&pair->tx);
 }
 
 static void look_at_config(struct vnet_device *device) {
     uint8_t status = device->transport->ops->status(device->transport);
     if ((status & VNET_STATUS_NEEDS_RESET) || !(status & VNET_STATUS_DRIVER_OK)) {
-        break_down(device, VNET_FAULT_RESET);
+        vnet_break_down(device, VNET_FAULT_RESET);
         return;
     }
     bool is_up = vnet_read_link(device);
@@ -181,7 +167,7 @@ static void restart(struct vnet_device *device) {
     }
     device->state = VNET_FAILED;
     struct vnet_buffer *buffer;
-    while ((buffer = vnet_pop(&device->queue)) != NULL) {
+    while ((buffer = vnet_pop(&device->pair.queue)) != NULL) {
         device->counters.tx_lost++;
         vnet_return(device, buffer, false);
     }
@@ -207,89 +193,13 @@ static inline bool begin(struct vnet_device *device, unsigned pending, bool *has
     }
     if (device->state == VNET_RUNNING) {
         device->is_polling = true;
-        vnet_ring_want_interrupts(&device->rx, false);
-        *has_worked |= reclaim(device);
-        flush(device);
+        vnet_ring_want_interrupts(&device->pair.rx, false);
+        *has_worked |= reclaim(device, &device->pair);
+        flush(device, &device->pair);
     }
     bool runs = device->state == VNET_RUNNING;
     vnet_unlock(device);
     return runs;
-}
-
-struct batch {
-    size_t taken, shorts; // frames, and those of them that were too short
-};
-
-// Hands up one frame that the device has finished. Returns false if the device broke a rule.
-static inline bool receive_one(struct vnet_device *device, struct batch *batch) {
-    size_t octets;
-    struct vnet_buffer *buffer = vnet_ring_take(&device->rx, &octets);
-    if (buffer == NULL) {
-        return false;
-    }
-    batch->taken++;
-    octets -= device->rx.header;
-    buffer->owner = VNET_OWNER_CALLER;
-    if (octets < VNET_FRAME_MIN) {
-        batch->shorts++;
-        vnet_free(device, buffer);
-        return true;
-    }
-    buffer->length = octets;
-    device->config.receive(device->config.context, buffer);
-    return true;
-}
-
-// Hands frames up. The lock is not held: only the bottom half takes from this ring. It looks at the device's index once
-// more after several frames, because more may have come; after a single frame the look at the run's end is soon enough.
-static inline void receive(struct vnet_device *device, unsigned budget, struct batch *batch) {
-    struct vnet_ring *ring = &device->rx;
-    if (ring->fault) {
-        return;
-    }
-    while (vnet_ring_look(ring)) {
-        do {
-            if (!receive_one(device, batch) || batch->taken == budget || device->state != VNET_RUNNING) {
-                return;
-            }
-        } while (ring->used_next != ring->used_seen);
-        if (batch->taken == 1) { // a lone frame
-            return;
-        }
-    }
-}
-
-// The bound of posted buffers follows the load: doubled when the device ran out, halved after a span in which half was
-// enough.
-static void adapt(struct vnet_device *device, size_t taken, bool is_starved) {
-    size_t target = device->rx_target;
-    if (is_starved) {
-        target = target < device->rx_most / 2 ? target * 2 : device->rx_most;
-    }
-    if (taken > device->rx_taken_max) {
-        device->rx_taken_max = taken;
-    }
-    if (++device->adapt_polls == VNET_ADAPT_POLLS) {
-        if (device->rx_taken_max <= target / 2) {
-            target = target / 2 > device->rx_least ? target / 2 : device->rx_least;
-        }
-        device->adapt_polls = 0;
-        device->rx_taken_max = 0;
-    }
-    device->rx_target = target;
-}
-
-static inline void judge_rx(struct vnet_device *device, const struct batch *batch, unsigned budget) {
-    // What the device had finished when it was last looked at, and is not taken yet.
-    size_t finished = device->rx.used_seen - device->rx.used_next;
-    bool is_starved = device->rx.under_way_count == finished && batch->taken > 0;
-    if (is_starved) {
-        device->counters.rx_starved++;
-    }
-    if (device->rx_least != device->rx_most) {
-        // A whole budget: more may have waited.
-        adapt(device, batch->taken == budget ? device->rx_target : batch->taken, is_starved);
-    }
 }
 
 static void count(struct vnet_device *device, const struct batch *batch) {
@@ -300,8 +210,8 @@ static void count(struct vnet_device *device, const struct batch *batch) {
     } else if (batch->taken > 0) {
         device->restarts_in_vain = 0;
     }
-    if (device->rx.fault) {
-        break_down(device, device->rx.fault);
+    if (device->pair.rx.fault) {
+        vnet_break_down(device, device->pair.rx.fault);
     }
 }
 
@@ -310,17 +220,18 @@ static bool finish(struct vnet_device *device, const struct batch *batch, unsign
     if (device->state != VNET_RUNNING) {
         return device->state == VNET_BROKEN; // the next run resets the device
     }
-    judge_rx(device, batch, budget);
-    refill(device);
-    vnet_kick(device, QUEUE_TX);
-    vnet_kick(device, QUEUE_RX);
-    bool is_tx_pending = judge_tx_interrupts(device);
+    struct vnet_pair *pair = &device->pair;
+    judge_rx(device, pair, batch, budget);
+    refill(device, pair);
+    vnet_kick(device, &pair->tx, QUEUE_TX);
+    vnet_kick(device, &pair->rx, QUEUE_RX);
+    bool is_tx_pending = judge_tx_interrupts(device, pair);
     if (batch->taken == budget) {
         return true;
     }
     // Interrupts on, then fence, then the look: what the device finishes after the look interrupts.
-    vnet_ring_want_interrupts(&device->rx, true);
-    return vnet_ring_is_pending_after_enable(&device->rx) || is_tx_pending;
+    vnet_ring_want_interrupts(&pair->rx, true);
+    return vnet_ring_is_pending_after_enable(&pair->rx) || is_tx_pending;
 }
 
 bool vnet_poll(struct vnet_device *device, unsigned budget) {
@@ -332,7 +243,7 @@ bool vnet_poll(struct vnet_device *device, unsigned budget) {
     bool has_worked = false, is_more = false;
     struct batch batch = {0};
     if (begin(device, pending, &has_worked)) {
-        receive(device, budget, &batch);
+        receive(device, &device->pair.rx, budget, &batch);
     }
     vnet_lock(device);
     device->is_polling = false;
@@ -340,7 +251,7 @@ bool vnet_poll(struct vnet_device *device, unsigned budget) {
     if (batch.taken > 0 || has_worked || pending == 0) {
         device->idle_wakes = 0;
     } else if (++device->idle_wakes > VNET_IDLE_WAKES_MAX) {
-        break_down(device, VNET_FAULT_INTERRUPTS);
+        vnet_break_down(device, VNET_FAULT_INTERRUPTS);
     }
     is_more = finish(device, &batch, budget);
     bool has_news = device->done.first != NULL || device->is_link_new;
@@ -384,33 +295,34 @@ static inline int send(struct vnet_device *device, struct vnet_buffer *buffer) {
     if (!device->is_link_up) {
         return VNET_ERROR_LINK;
     }
+    struct vnet_pair *pair = &device->pair;
     // The bottom half has just taken back what was sent.
-    if (!device->is_polling || vnet_ring_is_full(&device->tx)) {
-        reclaim(device);
-        flush(device);
+    if (!device->is_polling || vnet_ring_is_full(&pair->tx)) {
+        reclaim(device, pair);
+        flush(device, pair);
         if (device->state != VNET_RUNNING) {
             vnet_wake(device);
             return VNET_ERROR_DOWN;
         }
     }
     int result = VNET_OK;
-    if (device->queue.count > 0 || !add(device, buffer)) {
-        if (device->queue.count >= device->config.tx_queue_max) {
+    if (pair->queue.count > 0 || !add(device, &pair->tx, buffer)) {
+        if (pair->queue.count >= device->config.tx_queue_max) {
             device->counters.tx_full++;
             result = VNET_ERROR_FULL;
         } else {
             buffer->owner = VNET_OWNER_QUEUED;
-            vnet_push(&device->queue, buffer);
+            vnet_push(&pair->queue, buffer);
             device->counters.tx_queued++;
             result = VNET_QUEUED;
         }
     }
     // Inside a run of the bottom half the run's end does this once for all frames.
     if (!device->is_polling) {
-        vnet_kick(device, QUEUE_TX);
+        vnet_kick(device, &pair->tx, QUEUE_TX);
         // Buffers that came back just now are posted by the bottom half.
-        bool is_rx_waiting = device->rx.under_way_count < device->rx_target && device->pool != NULL;
-        if (judge_tx_interrupts(device) || is_rx_waiting) {
+        bool is_rx_waiting = pair->rx.under_way_count < pair->rx_target && device->pool != NULL;
+        if (judge_tx_interrupts(device, pair) || is_rx_waiting) {
             vnet_wake(device);
         }
     }
@@ -447,13 +359,21 @@ int vnet_free(struct vnet_device *device, struct vnet_buffer *buffer) {
     vnet_lock(device);
     vnet_return(device, buffer, false);
     // The bottom half had no buffer to post: it posts this one.
-    bool is_short =
-        device->state == VNET_RUNNING && !device->is_polling && device->rx.under_way_count < device->rx_target;
+    bool is_short = device->state == VNET_RUNNING && !device->is_polling &&
+                    device->pair.rx.under_way_count < device->pair.rx_target;
     vnet_unlock(device);
     if (is_short) {
         vnet_wake(device);
     }
     return VNET_OK;
+}
+
+uint32_t vnet_options(struct vnet_device *device) {
+    vnet_lock(device);
+    uint64_t features = device->features;
+    vnet_unlock(device);
+    return (features & FEATURE_EVENT_INDEX ? VNET_OPTION_EVENT_INDEX : 0) |
+           (features & FEATURE_PACKED ? VNET_OPTION_PACKED : 0);
 }
 
 void vnet_read_counters(struct vnet_device *device, struct vnet_counters *counters) {
@@ -462,8 +382,8 @@ void vnet_read_counters(struct vnet_device *device, struct vnet_counters *counte
     counters->interrupts = device->interrupts;
     counters->wakes = device->wakes;
     counters->interrupts_foreign = device->interrupts_foreign;
-    counters->rx_target = (uint16_t)device->rx_target;
-    counters->rx_posted = (uint16_t)device->rx.under_way_count;
+    counters->rx_target = (uint16_t)device->pair.rx_target;
+    counters->rx_posted = (uint16_t)device->pair.rx.under_way_count;
     counters->rx_posted_peak = (uint16_t)device->rx_peak;
     vnet_unlock(device);
 }

@@ -3,7 +3,16 @@
 #ifndef VNET_INTERNAL_H
 #define VNET_INTERNAL_H
 
+#include "options.h"
 #include "vnet.h"
+
+// Features (VIRTIO 1.1, clauses 5.1.3 and 6).
+#define FEATURE_MAC (UINT64_C(1) << 5)
+#define FEATURE_STATUS (UINT64_C(1) << 16)
+#define FEATURE_ANY_LAYOUT (UINT64_C(1) << 27)
+#define FEATURE_EVENT_INDEX (UINT64_C(1) << 29)
+#define FEATURE_VERSION_1 (UINT64_C(1) << 32)
+#define FEATURE_PACKED (UINT64_C(1) << 34)
 
 enum { QUEUE_RX, QUEUE_TX };
 
@@ -31,13 +40,16 @@ bool vnet_take_down(struct vnet_device *device);
 bool vnet_read_link(struct vnet_device *device);
 
 // Posts receive buffers up to the target, as far as the pool has some.
-void vnet_refill(struct vnet_device *device);
+void vnet_refill(struct vnet_device *device, struct vnet_pair *pair);
 
 // Gives a buffer back to its owner: the pool, or (later, without the lock) the caller's `sent`.
 void vnet_return(struct vnet_device *device, struct vnet_buffer *buffer, bool is_sent);
 
 // Shows the device what was added to a ring, and notifies it if it wants that.
-void vnet_kick(struct vnet_device *device, unsigned queue);
+void vnet_kick(struct vnet_device *device, struct vnet_ring *ring, unsigned queue);
+
+// The device broke a rule: the next run of the bottom half resets it. Counts only the first fault.
+void vnet_break_down(struct vnet_device *device, unsigned fault);
 
 void vnet_report(struct vnet_device *device, enum vnet_event event, unsigned value);
 void vnet_push(struct vnet_list *list, struct vnet_buffer *buffer);

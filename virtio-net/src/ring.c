@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The split ring: layout, reset, and taking back. What runs for each frame is in ring.h.
+// The rings: layout, reset, and taking back. What runs for each frame is in ring.h.
 #include "vnet_ring.h"
 
 #include "memory.h"
@@ -30,7 +30,11 @@ void vnet_ring_reset(struct vnet_ring *ring, void *shared, void *own, const stru
     memset(shared, 0, vnet_ring_octets(shape->size, shape->alignment));
     memset(own, 0, vnet_ring_own_octets(shape->slots, shape->pair));
     memset(ring, 0, sizeof(*ring));
+    ring->is_packed = shape->packed;
     uint8_t *start = shared;
+    ring->packed = (volatile struct vnet_packed_descriptor *)(void *)start;
+    ring->driver_event = (volatile struct vnet_packed_event *)(volatile void *)&ring->packed[size];
+    ring->device_event = ring->driver_event + 1;
     ring->descriptors = (volatile struct vnet_descriptor *)(void *)start;
     ring->available = (volatile struct vnet_available *)(void *)(start + size * sizeof(struct vnet_descriptor));
     ring->used = (volatile struct vnet_used *)(void *)(start + vnet_ring_used_offset(shape->size, shape->alignment));
@@ -40,12 +44,19 @@ void vnet_ring_reset(struct vnet_ring *ring, void *shared, void *own, const stru
     ring->pair = shape->pair;
     ring->header = shape->header;
     ring->room = shape->room;
+    ring->has_event_index = shape->event_index;
+    ring->used_event = &ring->available->ring[size];
+    ring->available_event = (volatile uint16_t *)(volatile void *)&ring->used->ring[size];
     // What is the same for all buffers is written once. A device that changes it deceives itself: the driver does not
     // read it.
     size_t step = shape->pair ? 2 : 1;
     uint16_t flags = shape->room != 0 ? DESCRIPTOR_WRITE : 0;
+    ring->flags = flags;
     for (size_t slot = 0; slot < ring->slots_count; slot += step) {
         ring->slots[slot].next_free = slot + step;
+        if (is_packed(ring)) {
+            continue; // a descriptor of this ring belongs to no slot
+        }
         volatile struct vnet_descriptor *descriptor = &ring->descriptors[slot];
         descriptor->flags = flags;
         if (ring->pair) {
@@ -55,7 +66,11 @@ void vnet_ring_reset(struct vnet_ring *ring, void *shared, void *own, const stru
             descriptor[1].flags = flags;
         }
     }
-    vnet_ring_want_interrupts(ring, false);
+    if (has_event_index(ring) && !is_packed(ring)) {
+        vnet_store16(ring->used_event, UINT16_MAX); // the device has just passed it
+    } else {
+        vnet_ring_want_interrupts(ring, false);
+    }
 }
 
 void *vnet_ring_take_back(struct vnet_ring *ring) {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// What runs for each frame on the split ring. Inline, because a frame costs few instructions and a call would cost as
-// many again. See vnet_ring.h for what is trusted, and for the context of all functions.
+// What runs for each frame on a ring; packed.h has the packed ring's part. Inline, because a frame costs few
+// instructions and a call would cost as many again. See vnet_ring.h for what is trusted, and for the context of all
+// functions.
 #ifndef VNET_RING_INTERNAL_H
 #define VNET_RING_INTERNAL_H
 
+#include "options.h"
+#include "packed.h"
 #include "shared.h"
 #include "vnet_ring.h"
 
@@ -11,6 +14,14 @@
 #define DESCRIPTOR_WRITE 2u
 #define AVAILABLE_NO_INTERRUPT 1u
 #define USED_NO_NOTIFY 1u
+
+static inline bool has_event_index(const struct vnet_ring *ring) {
+    return HAS(EVENT_INDEX) && ring->has_event_index;
+}
+
+static inline bool is_packed(const struct vnet_ring *ring) {
+    return HAS(PACKED) && ring->is_packed;
+}
 
 // Puts `octets` octets at bus address `bus` into the ring, the header's first; the device sees them after
 // vnet_ring_publish. Returns false if no slot is free. `cookie` is not NULL.
@@ -23,6 +34,10 @@ static inline bool vnet_ring_add(struct vnet_ring *ring, uint64_t bus, size_t oc
     ring->free_first = slot->next_free;
     slot->cookie = cookie;
     ring->under_way_count++;
+    if (is_packed(ring)) {
+        vnet_packed_add(ring, index, bus, octets);
+        return true;
+    }
     volatile struct vnet_descriptor *descriptor = &ring->descriptors[index];
     descriptor->address = bus;
     if (ring->pair) {
@@ -39,14 +54,23 @@ static inline bool vnet_ring_add(struct vnet_ring *ring, uint64_t bus, size_t oc
 
 // Shows the device what was added. Returns whether the device wants to be notified of it.
 static inline bool vnet_ring_publish(struct vnet_ring *ring) {
+    if (is_packed(ring)) {
+        return vnet_packed_publish(ring);
+    }
     if (ring->available_published == ring->available_next) {
         return false;
     }
+    uint16_t before = (uint16_t)ring->available_published;
     ring->available_published = ring->available_next;
     vnet_fence_release();
     vnet_store16(&ring->available->index, (uint16_t)ring->available_next);
     // The device shows that it wants a notification, then looks at the index; the driver does the reverse.
     vnet_fence_full();
+    if (has_event_index(ring)) {
+        // Whether the entry that the device has named is among the new ones.
+        uint16_t now = (uint16_t)ring->available_next, event = vnet_load16(ring->available_event);
+        return (uint16_t)(now - event - 1) < (uint16_t)(now - before);
+    }
     return !(vnet_load16(&ring->used->flags) & USED_NO_NOTIFY);
 }
 
@@ -60,6 +84,9 @@ static inline void vnet_ring_release(struct vnet_ring *ring, struct vnet_slot *s
 
 // Reads the device's index, after all that was seen before is taken. Returns whether there is an element to take.
 static inline bool vnet_ring_read_index(struct vnet_ring *ring) {
+    if (is_packed(ring)) {
+        return vnet_packed_read_index(ring);
+    }
     size_t jump = (uint16_t)(vnet_load16(&ring->used->index) - ring->used_next);
     if (jump == 0) {
         return false;
@@ -82,15 +109,16 @@ static inline bool vnet_ring_look(struct vnet_ring *ring) {
 // which `ring->fault` names. `octets`: how many octets the device says it wrote, checked; NULL: the device only reads.
 static inline void *vnet_ring_take(struct vnet_ring *ring, size_t *octets) {
     volatile struct vnet_used_element *element = &ring->used->ring[ring->used_next & ring->mask];
+    volatile struct vnet_packed_descriptor *descriptor = &ring->packed[ring->used_next & ring->mask];
     // Through a signed number, which costs nothing on a 64-bit machine: what is above 2^31 becomes larger still, and
     // fails the check.
-    size_t index = (size_t)(int32_t)vnet_load32(&element->id);
+    size_t index = is_packed(ring) ? vnet_load16(&descriptor->id) : (size_t)(int32_t)vnet_load32(&element->id);
     if (index >= ring->slots_count || ring->slots[index].cookie == NULL) {
         ring->fault = VNET_FAULT_ID;
         return NULL;
     }
     if (octets != NULL) {
-        size_t length = (size_t)(int32_t)vnet_load32(&element->length);
+        size_t length = (size_t)(int32_t)vnet_load32(is_packed(ring) ? &descriptor->length : &element->length);
         if (length < ring->header || length > ring->room) {
             ring->fault = VNET_FAULT_LENGTH;
             return NULL;
@@ -104,8 +132,20 @@ static inline void *vnet_ring_take(struct vnet_ring *ring, size_t *octets) {
     return cookie;
 }
 
-// Asks the device for interrupts, or for none. It is a hint: a device may interrupt all the same.
+// Asks the device for interrupts, or for none. It is a hint: a device may interrupt all the same. With an event index
+// the device interrupts once, for the next element that it finishes: the driver asks again when it wants more. Then
+// `off` has nothing to do, because the device has passed the element.
 static inline void vnet_ring_want_interrupts(struct vnet_ring *ring, bool on) {
+    if (is_packed(ring)) {
+        vnet_packed_want_interrupts(ring, on);
+        return;
+    }
+    if (has_event_index(ring)) {
+        if (on) {
+            vnet_store16(ring->used_event, (uint16_t)ring->used_next);
+        }
+        return;
+    }
     vnet_store16(&ring->available->flags, (uint16_t)(on ? 0 : AVAILABLE_NO_INTERRUPT));
 }
 
@@ -113,6 +153,9 @@ static inline void vnet_ring_want_interrupts(struct vnet_ring *ring, bool on) {
 // meanwhile.
 static inline bool vnet_ring_is_pending_after_enable(struct vnet_ring *ring) {
     vnet_fence_full();
+    if (is_packed(ring)) {
+        return vnet_packed_is_used(ring, ring->used_next);
+    }
     return vnet_load16(&ring->used->index) != (uint16_t)ring->used_next;
 }
 

@@ -4,11 +4,6 @@
 #include "memory.h"
 #include "net.h"
 
-#define FEATURE_MAC (UINT64_C(1) << 5)
-#define FEATURE_STATUS (UINT64_C(1) << 16)
-#define FEATURE_ANY_LAYOUT (UINT64_C(1) << 27)
-#define FEATURE_VERSION_1 (UINT64_C(1) << 32)
-
 #define LEGACY_ALIGNMENT 4096u
 #define MODERN_ALIGNMENT 16u
 #define LEGACY_HEADER 10u
@@ -24,12 +19,13 @@ static bool is_power_of_two(uint32_t value) {
 int vnet_init(struct vnet_device *device, const struct vnet_platform *platform, struct vnet_transport *transport,
               const struct vnet_config *config) {
     memset(device, 0, sizeof(*device));
-    bool is_good =
-        is_power_of_two(config->ring_size) && config->ring_size <= VNET_RING_SIZE_MAX && config->rx_posted_min > 0 &&
-        config->rx_posted_min <= config->rx_posted_max && config->rx_posted_max <= config->buffers &&
-        config->tx_slots > 0 && config->tx_slots <= VNET_RING_SIZE_MAX && config->rx_posted_max <= VNET_RING_SIZE_MAX &&
-        config->receive != NULL && platform->memory != NULL && platform->bus_address != NULL &&
-        platform->wake != NULL && platform->pause != NULL && (platform->lock == NULL) == (platform->unlock == NULL);
+    bool is_good = is_power_of_two(config->ring_size) && config->ring_size <= VNET_RING_SIZE_MAX &&
+                   config->rx_posted_min > 0 && config->rx_posted_min <= config->rx_posted_max &&
+                   config->rx_posted_max <= config->buffers && config->tx_slots > 0 &&
+                   config->tx_slots <= VNET_RING_SIZE_MAX && config->rx_posted_max <= VNET_RING_SIZE_MAX &&
+                   config->receive != NULL && (config->options & ~(uint32_t)VNET_OPTIONS) == 0 &&
+                   platform->memory != NULL && platform->bus_address != NULL && platform->wake != NULL &&
+                   platform->pause != NULL && (platform->lock == NULL) == (platform->unlock == NULL);
     if (!is_good) {
         return VNET_ERROR_ARGUMENT;
     }
@@ -90,10 +86,10 @@ bool vnet_take_down(struct vnet_device *device) {
         return false;
     }
     struct vnet_buffer *buffer;
-    while ((buffer = vnet_ring_take_back(&device->rx)) != NULL) {
+    while ((buffer = vnet_ring_take_back(&device->pair.rx)) != NULL) {
         vnet_return(device, buffer, false);
     }
-    while ((buffer = vnet_ring_take_back(&device->tx)) != NULL) {
+    while ((buffer = vnet_ring_take_back(&device->pair.tx)) != NULL) {
         device->counters.tx_lost++;
         vnet_return(device, buffer, false);
     }
@@ -115,7 +111,8 @@ static uint16_t choose_size(const struct vnet_device *device, uint32_t size_max)
 
 static int set_up_queue(struct vnet_device *device, unsigned queue, bool pair) {
     const struct vnet_transport_ops *ops = device->transport->ops;
-    struct vnet_ring *ring = queue == QUEUE_RX ? &device->rx : &device->tx;
+    struct vnet_pair *of = &device->pair;
+    struct vnet_ring *ring = queue == QUEUE_RX ? &of->rx : &of->tx;
     uint16_t wanted = queue == QUEUE_RX ? device->config.rx_posted_max : device->config.tx_slots;
     size_t alignment = ops->is_legacy ? LEGACY_ALIGNMENT : MODERN_ALIGNMENT;
     uint16_t size = choose_size(device, ops->queue_size_max(device->transport, queue));
@@ -124,20 +121,20 @@ static int set_up_queue(struct vnet_device *device, unsigned queue, bool pair) {
         return VNET_ERROR_QUEUE;
     }
     slots = slots < wanted ? slots : wanted;
-    if (device->ring_shared[queue] == NULL) {
+    if (of->ring_shared[queue] == NULL) {
         uint16_t largest = ops->is_size_fixed ? size : device->config.ring_size;
-        device->ring_octets[queue] = vnet_ring_octets(largest, alignment);
-        device->ring_shared[queue] = take_memory(device, device->ring_octets[queue], alignment);
+        of->ring_octets[queue] = vnet_ring_octets(largest, alignment);
+        of->ring_shared[queue] = take_memory(device, of->ring_octets[queue], alignment);
     }
-    if (device->ring_own[queue] == NULL) {
-        device->ring_own[queue] = take_memory(device, vnet_ring_own_octets(wanted, true), sizeof(void *));
+    if (of->ring_own[queue] == NULL) {
+        of->ring_own[queue] = take_memory(device, vnet_ring_own_octets(wanted, true), sizeof(void *));
     }
-    void *shared = device->ring_shared[queue];
-    if (shared == NULL || device->ring_own[queue] == NULL) {
+    void *shared = of->ring_shared[queue];
+    if (shared == NULL || of->ring_own[queue] == NULL) {
         return VNET_ERROR_MEMORY;
     }
     size_t octets = vnet_ring_octets(size, alignment);
-    if (octets > device->ring_octets[queue]) {
+    if (octets > of->ring_octets[queue]) {
         return VNET_ERROR_QUEUE; // the device has a larger ring than at the first start
     }
     uint64_t bus = device->platform->bus_address(device->platform->context, shared, octets);
@@ -150,15 +147,20 @@ static int set_up_queue(struct vnet_device *device, unsigned queue, bool pair) {
         .header = (uint16_t)device->header,
         .alignment = alignment,
         .pair = pair,
+        .event_index = (device->features & FEATURE_EVENT_INDEX) != 0,
+        .packed = (device->features & FEATURE_PACKED) != 0,
         .room = queue == QUEUE_RX ? device->header + VNET_FRAME_MAX : 0,
     };
-    vnet_ring_reset(ring, shared, device->ring_own[queue], &shape);
+    vnet_ring_reset(ring, shared, of->ring_own[queue], &shape);
     struct vnet_queue where = {
         .descriptors = bus,
         .available = bus + (uint64_t)size * sizeof(struct vnet_descriptor),
         .used = bus + vnet_ring_used_offset(size, alignment),
         .size = size,
     };
+    if (shape.packed) {
+        where.used = where.available + sizeof(struct vnet_packed_event);
+    }
     return ops->start_queue(device->transport, queue, &where) ? VNET_OK : VNET_ERROR_QUEUE;
 }
 
@@ -198,13 +200,26 @@ static int read_mac(struct vnet_device *device) {
     return is_station(device->mac) ? VNET_OK : VNET_ERROR_CONFIG;
 }
 
+// The features that the driver accepts of those that are offered.
+static uint64_t choose_features(const struct vnet_device *device, uint64_t offered) {
+    bool is_legacy = device->transport->ops->is_legacy;
+    uint32_t options = device->config.options;
+    uint64_t known = FEATURE_MAC | FEATURE_STATUS | (is_legacy ? FEATURE_ANY_LAYOUT : FEATURE_VERSION_1);
+    if (HAS(EVENT_INDEX) && (options & VNET_OPTION_EVENT_INDEX)) {
+        known |= FEATURE_EVENT_INDEX;
+    }
+    if (HAS(PACKED) && (options & VNET_OPTION_PACKED) && !is_legacy) {
+        known |= FEATURE_PACKED;
+    }
+    return offered & known;
+}
+
 static int negotiate(struct vnet_device *device) {
     const struct vnet_transport_ops *ops = device->transport->ops;
     uint8_t status = VNET_STATUS_ACKNOWLEDGE | VNET_STATUS_DRIVER;
     ops->set_status(device->transport, VNET_STATUS_ACKNOWLEDGE);
     ops->set_status(device->transport, status);
-    uint64_t known = FEATURE_MAC | FEATURE_STATUS | (ops->is_legacy ? FEATURE_ANY_LAYOUT : FEATURE_VERSION_1);
-    device->features = ops->features(device->transport) & known;
+    device->features = choose_features(device, ops->features(device->transport));
     if (!ops->is_legacy && !(device->features & FEATURE_VERSION_1)) {
         return VNET_ERROR_FEATURES;
     }
@@ -231,6 +246,20 @@ static int negotiate(struct vnet_device *device) {
     return result;
 }
 
+// The bounds of a pair with the rings that the device allows.
+static void judge_pair(const struct vnet_device *device, struct vnet_pair *pair) {
+    const struct vnet_config *config = &device->config;
+    size_t slots = pair->rx.slots_count >> pair->rx.pair;
+    pair->rx_most = config->rx_posted_max < slots ? config->rx_posted_max : slots;
+    pair->rx_least = config->rx_posted_min < slots ? config->rx_posted_min : slots;
+    pair->rx_target = pair->rx_least;
+    size_t tx_slots = pair->tx.slots_count >> pair->tx.pair, watermark = config->tx_watermark;
+    pair->tx_busy = watermark < tx_slots ? tx_slots - watermark : 1;
+    pair->tx_interrupts = false;
+    pair->rx_taken_max = 0;
+    pair->adapt_polls = 0;
+}
+
 int vnet_bring_up(struct vnet_device *device) {
     if (!vnet_take_down(device)) {
         return VNET_ERROR_TIMEOUT;
@@ -243,21 +272,13 @@ int vnet_bring_up(struct vnet_device *device) {
         // A device that fails even here keeps what it has: vnet_take_down says so in `state`.
         return vnet_take_down(device) ? result : VNET_ERROR_TIMEOUT;
     }
-    device->tx_interrupts = false;
-    size_t slots = device->rx.slots_count >> device->rx.pair;
-    device->rx_most = device->config.rx_posted_max < slots ? device->config.rx_posted_max : slots;
-    device->rx_least = device->config.rx_posted_min < slots ? device->config.rx_posted_min : slots;
-    device->rx_target = device->rx_least;
-    size_t tx_slots = device->tx.slots_count >> device->tx.pair, watermark = device->config.tx_watermark;
-    device->tx_busy = watermark < tx_slots ? tx_slots - watermark : 1;
-    device->rx_taken_max = 0;
-    device->adapt_polls = 0;
+    judge_pair(device, &device->pair);
     device->idle_wakes = 0;
     device->state = VNET_RUNNING;
     device->is_link_up = vnet_read_link(device);
     device->is_link_new = true;
-    vnet_refill(device);
-    vnet_kick(device, QUEUE_RX);
+    vnet_refill(device, &device->pair);
+    vnet_kick(device, &device->pair.rx, QUEUE_RX);
     vnet_wake(device); // its first run asks for interrupts
     return VNET_OK;
 }
@@ -281,7 +302,7 @@ int vnet_stop(struct vnet_device *device) {
     vnet_lock(device);
     bool is_down = vnet_take_down(device);
     struct vnet_buffer *buffer;
-    while ((buffer = vnet_pop(&device->queue)) != NULL) {
+    while ((buffer = vnet_pop(&device->pair.queue)) != NULL) {
         device->counters.tx_lost++;
         vnet_return(device, buffer, false);
     }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Compiles the driver: for the host with the fake device, as guests for QEMU, and as objects to be weighed."""
 
+import itertools
 import pathlib
 import subprocess
 
@@ -10,8 +11,11 @@ BARE = ROOT / "ports" / "bare"
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
 INCLUDE = [f"-I{ROOT}/include", f"-I{ROOT}/src"]
 DRIVER = sorted((ROOT / "src").glob("*.c"))
-FAKE = [HERE / name for name in ("fake.c", "fake_registers.c", "host.c")]
+FAKE = [HERE / name for name in ("fake.c", "fake_registers.c", "fake_ring.c", "host.c")]
 HOOKS = ["-DVNET_TEST_HOOKS", "-DVNET_TEST_REGISTERS", "-g"]
+# Bits of include/vnet_options.h.
+OPTIONS = {"event index": 1, "packed": 2}
+ALL_OPTIONS = sum(OPTIONS.values())
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 FREESTANDING = ["-ffreestanding", "-nostdlib", "-static"]
 FAST = ["-O3", "-flto"]
@@ -36,10 +40,10 @@ def run(command, environment=None):
     return done.stdout
 
 
-def host_test(compiler, name, out, sanitized=True, options=()):
-    """A test program on the host: `name`.c over the fake device."""
-    program = out / f"{name}-{compiler}"
-    run([compiler, *WARNINGS, *INCLUDE, *HOOKS, *(["-O1", *SANITIZERS] if sanitized else ["-O2"]), *options, *DRIVER, *FAKE,
+def host_test(compiler, name, out, sanitized=True, options=(), driver=ALL_OPTIONS):
+    """A test program on the host: `name`.c over the fake device. `driver`: the options that are compiled in."""
+    program = out / f"{name}-{compiler}-{driver}"
+    run([compiler, *WARNINGS, *INCLUDE, *HOOKS, f"-DVNET_OPTIONS={driver}", *(["-O1", *SANITIZERS] if sanitized else ["-O2"]), *options, *DRIVER, *FAKE,
          HERE / f"{name}.c", *([] if name == "fuzz" else [HERE / "check.c"]), "-o", program])
     return program
 
@@ -50,25 +54,32 @@ def fuzzer(out):
 
 def freestanding(compiler, out):
     """The driver alone, as strictly as the compiler can be, without any header of a C library."""
-    for source in DRIVER:
-        run([compiler, *WARNINGS, "-Wconversion", "-pedantic", "-ffreestanding", "-O2", *INCLUDE, "-c", source, "-o", out / "strict.o"])
+    for source, driver in itertools.product(DRIVER, (0, ALL_OPTIONS, *OPTIONS.values())):
+        run([compiler, f"-DVNET_OPTIONS={driver}", *WARNINGS, "-Wconversion", "-pedantic", "-ffreestanding", "-O2", *INCLUDE, "-c", source, "-o", out / "strict.o"])
 
 
-def guest(machine, out, name="guest", options=()):
-    program = out / f"{name}-{machine}"
+def guest(machine, out, name="guest", options=(), driver=0):
+    """A guest. `driver`: the options that are compiled in and asked for."""
+    program = out / f"{name}-{machine}-{driver}"
     sources = [BARE / source for source in ("guest.c", "pci.c", "string.c", f"{machine}.c", f"{machine}_start.S")]
-    run([*GUESTS[machine], *WARNINGS, *FREESTANDING, *INCLUDE, *options, *DRIVER, *sources, "-T", BARE / f"{machine}.ld", "-o", program])
+    run([*GUESTS[machine], *WARNINGS, *FREESTANDING, *INCLUDE, f"-DVNET_OPTIONS={driver}", *options, *DRIVER, *sources, "-T", BARE / f"{machine}.ld", "-o", program])
     return program
 
 
+def weigh_sources(out, names, driver):
+    octets = 0
+    for name in names:
+        target = out / f"{name}.o"
+        run(["riscv64-unknown-elf-gcc", "-march=rv64imac_zicsr", "-mabi=lp64", "-mcmodel=medany", "-std=c11", "-ffreestanding", "-Os",
+             f"-DVNET_OPTIONS={driver}", *INCLUDE, "-c", ROOT / "src" / name, "-o", target])
+        octets += int(run(["riscv64-unknown-elf-size", target]).splitlines()[1].split()[3])
+    return octets
+
+
 def weigh(out):
-    """Octets of code and data of each part, for riscv64 and -Os."""
-    weights = {}
-    for part, names in WEIGHED.items():
-        weights[part] = 0
-        for name in names:
-            target = out / f"{name}.o"
-            run(["riscv64-unknown-elf-gcc", "-march=rv64imac_zicsr", "-mabi=lp64", "-mcmodel=medany", "-std=c11", "-ffreestanding", "-Os",
-                 *INCLUDE, "-c", ROOT / "src" / name, "-o", target])
-            weights[part] += int(run(["riscv64-unknown-elf-size", target]).splitlines()[1].split()[3])
+    """Octets of code and data of each part, and what each option adds to the core, for riscv64 and -Os."""
+    weights = {part: weigh_sources(out, names, 0) for part, names in WEIGHED.items()}
+    for option, bit in OPTIONS.items():
+        weights[option] = weigh_sources(out, WEIGHED["core"], bit) - weights["core"]
+    weights["all options"] = weigh_sources(out, WEIGHED["core"], ALL_OPTIONS) - weights["core"]
     return weights

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fake_registers.h"
+#include "fake_ring.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -25,8 +26,6 @@ void __asan_unpoison_memory_region(const volatile void *start, size_t octets);
 #endif
 
 #define GAP 64u // between two allocations; no access is allowed there
-#define FLAG_NEXT 1u
-#define FLAG_WRITE 2u
 
 struct fake fake;
 static _Alignas(4096) uint8_t arena[FAKE_ARENA_OCTETS];
@@ -111,9 +110,9 @@ void fake_make(enum fake_kind kind) {
     memset(&fake, 0, offsetof(struct fake, sent));
     fake.kind = kind;
     bool is_legacy = kind == FAKE_MMIO_1 || kind == FAKE_PCI_LEGACY;
-    // Of these the driver knows four; the rest is what QEMU offers.
-    fake.offered = FAKE_FEATURE_MAC | FAKE_FEATURE_STATUS | 0x30002000u |
-                   (is_legacy ? FAKE_FEATURE_ANY_LAYOUT : FAKE_FEATURE_VERSION_1);
+    // As QEMU does.
+    fake.offered = FAKE_FEATURE_MAC | FAKE_FEATURE_STATUS | FAKE_FEATURE_EVENT_INDEX | 0x10002000u |
+                   (is_legacy ? FAKE_FEATURE_ANY_LAYOUT : FAKE_FEATURE_VERSION_1 | FAKE_FEATURE_PACKED);
     fake.size_max[0] = fake.size_max[1] = 256;
     fake.magic = 0x74726976;
     fake.version = kind == FAKE_MMIO_1 ? 1 : 2;
@@ -153,82 +152,15 @@ void vnet_fence_full(void) {
     }
 }
 
-// The device's side of a ring.
-
-static struct vnet_available *available(const struct fake_queue *queue) {
-    return fake_memory(queue->available, 4 + 2 * (size_t)queue->size);
-}
-
-static struct vnet_used *used(const struct fake_queue *queue) {
-    return fake_memory(queue->used, 4 + 8 * (size_t)queue->size);
-}
-
-uint16_t fake_waiting(unsigned index) {
-    const struct fake_queue *queue = &fake.queues[index];
-    return queue->is_on ? (uint16_t)(available(queue)->index - queue->available_next) : 0;
-}
-
-uint32_t fake_take_available(unsigned index) {
-    struct fake_queue *queue = &fake.queues[index];
-    if (fake_waiting(index) == 0) {
-        return UINT32_MAX;
-    }
-    return available(queue)->ring[queue->available_next++ % queue->size];
-}
-
-void fake_put_used(unsigned index, uint32_t id, uint32_t length) {
-    struct fake_queue *queue = &fake.queues[index];
-    if (queue->is_on) {
-        used(queue)->ring[queue->used_next % queue->size] = (struct vnet_used_element){id, length};
-        fake_move_used(index, 1);
-    }
-}
-
-void fake_move_used(unsigned index, uint16_t jump) {
-    struct fake_queue *queue = &fake.queues[index];
-    if (queue->is_on) {
-        queue->used_next += jump;
-        used(queue)->index = queue->used_next;
-    }
-}
-
-void fake_interrupt_queue(unsigned index) {
-    const struct fake_queue *queue = &fake.queues[index];
-    if (queue->is_on && !(available(queue)->flags & 1)) {
-        fake.isr |= VNET_INTERRUPT_QUEUE;
-    }
-}
+// Frames and news.
 
 void fake_change_config(void) {
     fake.generation++;
     fake.isr |= VNET_INTERRUPT_CONFIG;
 }
 
-// Copies between a chain of descriptors and linear memory, as a device does. Aborts where the driver's chain is not as
-// the standard wants it: those are faults of the driver. Returns the chain's length.
-static uint32_t copy_chain(const struct fake_queue *queue, uint32_t id, uint8_t *data, uint32_t octets,
-                           bool to_driver) {
-    uint32_t total = 0;
-    for (unsigned links = 0;; links++) {
-        struct vnet_descriptor *descriptor = fake_memory(queue->descriptors, (size_t)queue->size * sizeof(*descriptor));
-        if (id >= queue->size || links > queue->size) {
-            abort();
-        }
-        descriptor += id;
-        uint8_t *memory = fake_memory(descriptor->address, descriptor->length);
-        if (memory == NULL || !!(descriptor->flags & FLAG_WRITE) != to_driver) {
-            abort();
-        }
-        uint32_t part = total >= octets ? 0 : octets - total < descriptor->length ? octets - total : descriptor->length;
-        if (part != 0) {
-            memcpy(to_driver ? memory : data + total, to_driver ? data + total : memory, part);
-        }
-        total += descriptor->length;
-        if (!(descriptor->flags & FLAG_NEXT)) {
-            return total;
-        }
-        id = descriptor->next;
-    }
+static struct fake_chain take(unsigned queue) {
+    return fake.is_stale ? (struct fake_chain){.id = UINT32_MAX} : fake_take_chain(queue);
 }
 
 static uint32_t header_octets(void) {
@@ -236,16 +168,16 @@ static uint32_t header_octets(void) {
 }
 
 bool fake_receive_quietly(const uint8_t *frame, uint16_t octets) {
-    uint32_t id = fake.is_stale ? UINT32_MAX : fake_take_available(0);
-    if (id == UINT32_MAX) {
+    struct fake_chain chain = take(0);
+    if (chain.id == UINT32_MAX) {
         return false;
     }
     uint8_t data[2048] = {0};
     uint32_t header = header_octets();
     data[10] = 1; // num_buffers, where the header has it
     memcpy(data + header, frame, octets);
-    uint32_t room = copy_chain(&fake.queues[0], id, data, header + octets, true);
-    fake_put_used(0, id, header + octets < room ? header + octets : room);
+    uint32_t room = fake_copy_chain(0, &chain, data, header + octets, true);
+    fake_put_used_chain(0, &chain, header + octets < room ? header + octets : room);
     return true;
 }
 
@@ -258,12 +190,12 @@ bool fake_receive(const uint8_t *frame, uint16_t octets) {
 }
 
 bool fake_transmit_quietly(void) {
-    uint32_t id = fake.is_stale ? UINT32_MAX : fake_take_available(1);
-    if (id == UINT32_MAX) {
+    struct fake_chain chain = take(1);
+    if (chain.id == UINT32_MAX) {
         return false;
     }
     uint8_t data[2048];
-    uint32_t total = copy_chain(&fake.queues[1], id, data, sizeof(data), false), header = header_octets();
+    uint32_t total = fake_copy_chain(1, &chain, data, sizeof(data), false), header = header_octets();
     static const uint8_t zero[12];
     if (total < header || total - header > sizeof(fake.sent[0].data) || memcmp(data, zero, header) != 0) {
         abort();
@@ -271,7 +203,7 @@ bool fake_transmit_quietly(void) {
     struct fake_frame *frame = &fake.sent[fake.sent_count++ % FAKE_SENT_MAX];
     frame->octets = (uint16_t)(total - header);
     memcpy(frame->data, data + header, frame->octets);
-    fake_put_used(1, id, 0);
+    fake_put_used_chain(1, &chain, 0);
     return true;
 }
 

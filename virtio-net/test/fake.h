@@ -13,17 +13,22 @@ enum fake_kind { FAKE_MMIO_1, FAKE_MMIO_2, FAKE_PCI_LEGACY, FAKE_PCI_MODERN, FAK
 #define FAKE_ARENA_OCTETS (1024u * 1024)
 #define FAKE_BUS UINT64_C(0x1000000)
 #define FAKE_SENT_MAX 64u
+#define FAKE_QUEUES 3u
 
 // Features, as in VIRTIO 1.1.
 #define FAKE_FEATURE_MAC (UINT64_C(1) << 5)
 #define FAKE_FEATURE_STATUS (UINT64_C(1) << 16)
 #define FAKE_FEATURE_ANY_LAYOUT (UINT64_C(1) << 27)
+#define FAKE_FEATURE_EVENT_INDEX (UINT64_C(1) << 29)
 #define FAKE_FEATURE_VERSION_1 (UINT64_C(1) << 32)
+#define FAKE_FEATURE_PACKED (UINT64_C(1) << 34)
 
 struct fake_queue {
     uint16_t size, available_next, used_next;
+    uint16_t used_signalled; // used_next when it was last judged whether to interrupt
     uint64_t descriptors, available, used;
     bool is_on;
+    bool is_quiet; // the device wants no notifications
     unsigned notifications;
 };
 
@@ -36,7 +41,7 @@ struct fake {
     enum fake_kind kind;
     // What the device offers and how it behaves; a test changes these.
     uint64_t offered;
-    uint32_t size_max[2];
+    uint32_t size_max[FAKE_QUEUES];
     uint32_t magic, version, device_id;
     uint8_t config[8];
     uint8_t pci[256];
@@ -50,7 +55,7 @@ struct fake {
     uint8_t status;
     uint32_t feature_select, generation, isr;
     unsigned queue_select, resets, wakes, pauses, allocations;
-    struct fake_queue queues[2];
+    struct fake_queue queues[FAKE_QUEUES];
     unsigned sent_count;
     bool is_woken;
     size_t arena_used;
@@ -85,12 +90,16 @@ void fake_interrupt_queue(unsigned queue);
 unsigned fake_transmit(unsigned most);
 bool fake_transmit_quietly(void);
 
-// Raw lies: an element of the used ring, without taking anything; the used index moved on by `jump`.
+// Raw lies: an element of the used ring, without taking anything; the used index moved on by `jump` (packed ring: so
+// many descriptors marked as used).
 void fake_put_used(unsigned queue, uint32_t id, uint32_t length);
 void fake_move_used(unsigned queue, uint16_t jump);
 // The id of the next posted buffer, taken from the available ring; UINT32_MAX: none.
 uint32_t fake_take_available(unsigned queue);
 uint16_t fake_waiting(unsigned queue); // available, not yet taken
+
+// The device asks for notifications of a queue, or for none.
+void fake_want_notifications(unsigned queue, bool on);
 
 void fake_change_config(void); // interrupts for the configuration
 

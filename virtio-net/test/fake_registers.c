@@ -29,7 +29,7 @@ static uint32_t unexpected(void) {
 }
 
 static struct fake_queue *selected(void) {
-    return &fake.queues[fake.queue_select & 1];
+    return &fake.queues[fake.queue_select % FAKE_QUEUES];
 }
 
 static void set_low(uint64_t *value, uint32_t half) {
@@ -59,7 +59,7 @@ static void set_status(uint32_t status) {
 }
 
 static uint32_t size_max(void) {
-    return fake.queue_select < 2 ? fake.size_max[fake.queue_select] : 0;
+    return fake.queue_select < FAKE_QUEUES - 1 ? fake.size_max[fake.queue_select] : 0;
 }
 
 static void start_legacy(uint32_t page, uint16_t size) {
@@ -79,9 +79,12 @@ static void start_legacy(uint32_t page, uint16_t size) {
 static void start_modern(void) {
     struct fake_queue *queue = selected();
     queue->is_on = true;
+    queue->available_next = queue->used_next = queue->used_signalled = 0;
+    bool is_packed = fake.accepted & FAKE_FEATURE_PACKED;
+    size_t driver = is_packed ? 4 : 6 + (size_t)queue->size * 2, device = is_packed ? 4 : 6 + (size_t)queue->size * 8;
     if (queue->size == 0 || fake_memory(queue->descriptors, (size_t)queue->size * 16) == NULL ||
-        queue->descriptors % 16 != 0 || fake_memory(queue->available, 6 + (size_t)queue->size * 2) == NULL ||
-        queue->available % 2 != 0 || fake_memory(queue->used, 6 + (size_t)queue->size * 8) == NULL ||
+        queue->descriptors % 16 != 0 || fake_memory(queue->available, driver) == NULL ||
+        queue->available % (is_packed ? 4 : 2) != 0 || fake_memory(queue->used, device) == NULL ||
         queue->used % 4 != 0) {
         unexpected();
         queue->is_on = false;
@@ -101,7 +104,7 @@ static uint32_t generation(void) {
 }
 
 static void notify(uint32_t queue) {
-    if (queue > 1) {
+    if (queue >= FAKE_QUEUES) {
         unexpected();
     } else {
         fake.queues[queue].notifications++;

@@ -49,8 +49,23 @@ static void scribble(struct input *input) {
     }
 }
 
-// Program and device take turns; the fake device follows no chain that was scribbled on.
-static bool is_scribbled;
+// The fake device follows no chain that was scribbled on, until the rings are made again.
+static unsigned scribbled_at;
+
+static bool is_scribbled(void) {
+    return scribbled_at == fake.resets + 1;
+}
+
+static void note_scribble(void) {
+    scribbled_at = fake.resets + 1;
+}
+
+// In a packed ring what the device says it has used lies where the driver's descriptors are.
+static void note_lie(void) {
+    if (fake.accepted & FAKE_FEATURE_PACKED) {
+        note_scribble();
+    }
+}
 
 static void send_own(struct input *input, struct vnet_buffer **own) {
     struct vnet_buffer *buffer = own[next(input) % 4];
@@ -72,25 +87,27 @@ static void use_kept(struct input *input) {
 static void step(struct input *input, struct vnet_buffer **own) {
     static const uint8_t FRAME[64] = {1, 2, 3};
     unsigned queue;
-    switch (next(input) % 20) {
+    switch (next(input) % 21) {
     case 0:
     case 1:
-        if (!is_scribbled) {
+        if (!is_scribbled()) {
             fake_receive(FRAME, (uint16_t)(next(input) % 64));
         }
         break;
     case 2:
-        if (!is_scribbled) {
+        if (!is_scribbled()) {
             fake_transmit(next(input) % 8);
         }
         break;
     case 3:
         queue = next(input) % 2;
         fake_put_used(queue, next32(input), next32(input));
+        note_lie();
         break;
     case 4:
         queue = next(input) % 2;
         fake_move_used(queue, (uint16_t)next32(input));
+        note_lie();
         break;
     case 5: fake_interrupt_queue(next(input) % 2); break;
     case 6: fake.isr = next(input); break;
@@ -109,18 +126,18 @@ static void step(struct input *input, struct vnet_buffer **own) {
         break;
     case 14:
         scribble(input);
-        is_scribbled = true;
+        note_scribble();
         break;
     case 15: fake.refuses_reset = next(input) % 4 == 0; break;
     case 16: fake.size_max[next(input) % 2] = next32(input); break;
     case 17: fake.offered ^= (uint64_t)1 << next(input) % 64; break;
-    case 18:
-        vnet_stop(&host.device);
-        is_scribbled = false;
-        break;
-    case 19:
-        vnet_start(&host.device);
-        is_scribbled = false;
+    case 18: vnet_stop(&host.device); break;
+    case 19: vnet_start(&host.device); break;
+    case 20:
+        queue = next(input) % 2;
+        if (fake.queues[queue].is_on) {
+            fake_want_notifications(queue, next(input) & 1);
+        }
         break;
     }
 }
@@ -134,7 +151,7 @@ static void check_buffers(struct vnet_buffer **own) {
     for (unsigned index = 0; index < 4; index++) {
         in_use += own[index]->owner == VNET_OWNER_SENDING;
     }
-    if (in_use != host.device.tx.under_way_count) {
+    if (in_use != host.device.pair.tx.under_way_count) {
         abort();
     }
 }
@@ -146,6 +163,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t octets) {
     fake_make((enum fake_kind)(first % FAKE_KINDS));
     config.rx_posted_min = 1 + next(&input) % 8;
     config.tx_slots = 1 + next(&input) % 16;
+    config.options = next(&input) & VNET_OPTIONS;
     if (first & 16) {
         fake.offered &= ~FAKE_FEATURE_ANY_LAYOUT;
     }
@@ -169,7 +187,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t octets) {
         twists = (struct input){data + octets / 2, octets - octets / 2};
         fake.twist = twist;
     }
-    is_scribbled = false;
+    scribbled_at = 0;
     while (input.left > 0) {
         step(&input, own);
         check_buffers(own);

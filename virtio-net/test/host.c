@@ -6,6 +6,19 @@
 #include <string.h>
 
 struct host host;
+uint32_t host_options;
+
+void host_each_ring(void (*run)(void)) {
+    static const uint32_t RINGS[] = {0, VNET_OPTION_EVENT_INDEX, VNET_OPTION_PACKED,
+                                     VNET_OPTION_PACKED | VNET_OPTION_EVENT_INDEX};
+    for (unsigned index = 0; index < sizeof(RINGS) / sizeof(RINGS[0]); index++) {
+        if (!(RINGS[index] & ~(uint32_t)VNET_OPTIONS)) {
+            host_options = RINGS[index];
+            run();
+        }
+    }
+    host_options = 0;
+}
 
 static void receive(void *context, struct vnet_buffer *buffer) {
     (void)context;
@@ -49,6 +62,7 @@ struct vnet_config host_config(void) {
         .receive = receive,
         .sent = sent,
         .link = link,
+        .options = host_options,
     };
 }
 
@@ -111,7 +125,7 @@ unsigned host_count_buffers(void) {
     for (unsigned index = 0; host.device.buffers != NULL && index < host.device.config.buffers; index++) {
         owned[host.device.buffers[index].owner]++;
     }
-    if (owned[VNET_OWNER_POOL] != listed || owned[VNET_OWNER_POSTED] != host.device.rx.under_way_count) {
+    if (owned[VNET_OWNER_POOL] != listed || owned[VNET_OWNER_POSTED] != host.device.pair.rx.under_way_count) {
         abort();
     }
     return listed + owned[VNET_OWNER_POSTED];

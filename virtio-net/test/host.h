@@ -5,6 +5,7 @@
 #define HOST_H
 
 #include "fake.h"
+#include "options.h"
 
 enum host_mode { HOST_FREE, HOST_ECHO, HOST_KEEP };
 
@@ -23,6 +24,12 @@ struct host {
 };
 
 extern struct host host;
+
+// The options that host_config asks for.
+extern uint32_t host_options;
+
+// Runs a test with each combination of options that changes the rings and is compiled in.
+void host_each_ring(void (*run)(void));
 
 // 8 posted buffers of 12, 16 frames under way, 8 queued.
 struct vnet_config host_config(void);

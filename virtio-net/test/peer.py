@@ -15,7 +15,7 @@ QUIET_MAX = 20
 TYPE = b"\x88\xb5"
 PEER = bytes.fromhex("020000000001")
 FIGURES = ("instructions rx_frames interrupts wakes rx_starved rx_posted_peak tx_queued restarts buffer_octets memory_octets"
-           " device_octets tx_frames rx_short interrupts_foreign").split()
+           " device_octets tx_frames rx_short interrupts_foreign options").split()
 
 MACHINES = {
     "riscv64": ["qemu-system-riscv64", "-M", "virt", "-bios", "none", "-m", "16M"],
@@ -32,9 +32,9 @@ TRANSPORTS = {
 
 
 class Guest:
-    """One run of QEMU. `greeting` is the guest's first frame, `boot` the seconds from the start of QEMU to it."""
+    """One run of QEMU. `device` are properties of its network device, such as "packed=on". `greeting` is the guest's first frame, `boot` the seconds from the start of QEMU to it."""
 
-    def __init__(self, machine, transport, program, options=(), user=False, forwards=""):
+    def __init__(self, machine, transport, program, options=(), user=False, forwards="", device=""):
         self.machine, self.user = machine, user
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
@@ -47,7 +47,7 @@ class Guest:
         network = (f"user,id=n,hostfwd=udp:127.0.0.1:{self.at[1]}-:7{forwards}" if user
                    else f"dgram,id=n,{host},local.port={self.at[1]},remote.port={port}")
         command = [*MACHINES[machine], "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio", "-netdev", network,
-                   *TRANSPORTS[transport], *options, "-kernel", str(program)]
+                   *TRANSPORTS[transport][:-1], TRANSPORTS[transport][-1] + device, *options, "-kernel", str(program)]
         begin = time.monotonic()
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:

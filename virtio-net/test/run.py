@@ -11,6 +11,7 @@ No test judges how long something took; --bench does, and wants a quiet machine.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import re
@@ -26,6 +27,15 @@ import rtos  # noqa: E402
 
 COMBINATIONS = [(machine, transport) for machine in build.GUESTS for transport in peer.TRANSPORTS
                 if machine != "i386" or transport.startswith("pci")]
+EVENT, PACKED = ("event index",), ("packed",)
+# Options in guests: each on every transport that can have it, and on one transport of the other machines.
+WITH_OPTIONS = [
+    *(("riscv64", transport, EVENT) for transport in peer.TRANSPORTS),
+    *(("riscv64", transport, names) for transport in ("mmio 2", "pci modern") for names in (PACKED, PACKED + EVENT)),
+    ("aarch64", "mmio 2", PACKED + EVENT), ("i386", "pci modern", PACKED + EVENT), ("i386", "pci legacy", EVENT),
+]
+# What QEMU's device must offer for an option; it offers the others by default.
+DEVICE_PROPERTIES = {"event index": ",event_idx=on", "packed": ",packed=on"}
 ECHOES, WINDOW = 20_000, 8
 ICOUNT = ("-icount", "shift=0,sleep=off")
 ICOUNT_FRAMES = 1000
@@ -69,13 +79,13 @@ class Run:
         return 1 if failed else 0
 
 
-def host_program(run, compiler, name, sanitized=True):
+def host_program(run, compiler, name, sanitized=True, driver=build.ALL_OPTIONS):
     """Each test of a program on the host is a check of its own."""
-    label = f"host/{compiler}/{name}"
+    label = f"host/{compiler}/{name}" + ("" if driver else "/no options")
     if run.only and run.only not in label:
         return
     try:
-        program = build.host_test(compiler, name, run.out, sanitized)
+        program = build.host_test(compiler, name, run.out, sanitized, driver=driver)
         done = subprocess.run([program], capture_output=True, text=True, timeout=600)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         run.add(label, str(error))
@@ -91,14 +101,17 @@ def host_program(run, compiler, name, sanitized=True):
         run.add(label, f"it ended with status {done.returncode}: {done.stderr[-2000:]}")
 
 
-def check_echo(run, machine, transport, program):
-    with peer.Guest(machine, transport, program) as guest:
+def check_echo(run, machine, transport, program, device="", options=0):
+    """Frames of all lengths, none lost. `options`: those that must be in use, with the device's properties `device`."""
+    with peer.Guest(machine, transport, program, device=device) as guest:
         before = guest.figures()
         for count, window, octets in ((ECHOES, WINDOW, 60), (2000, WINDOW, 1514), (2000, 1, 14 + 1 + 4)):
             if (back := guest.echo(count, window, octets)) != count:
                 return f"{back} of {count} frames of {octets} octets came back at window {window}: {guest.said_so_far()}"
         after = guest.figures()
-        run.figures[f"{machine} {transport}"] = after
+        run.figures[f"{machine} {transport}" + (f" options {options}" if options else "")] = after
+        if after["options"] != options:
+            return f"options {after['options']} are in use, expected {options}"
         if after["rx_posted_peak"] != 8 or after["restarts"] or after["rx_frames"] - before["rx_frames"] != ECHOES + 4001:
             return f"unexpected figures: {after}"
         return None if guest.quit() else "the guest did not end well"
@@ -174,23 +187,29 @@ def fuzz(out, seconds):
 def tests(run):
     for compiler in ("gcc", "clang"):
         run.check(f"freestanding/{compiler}", lambda compiler=compiler: build.freestanding(compiler, run.out))
-        for name in ("unit_path", "unit_faults"):
+        for name in ("unit_path", "unit_faults", "unit_rings"):
             host_program(run, compiler, name)
+        host_program(run, compiler, "unit_path", driver=0)
     host_program(run, "gcc", "model", sanitized=False)
     run.check("fuzz", lambda: fuzz(run.out, FUZZ_SMOKE))
-    programs = {}
+    program = functools.cache(lambda machine, driver=0: build.guest(machine, run.out, driver=driver))
     for machine in build.GUESTS:
-        run.check(f"build/{machine}", lambda machine=machine: programs.update({machine: build.guest(machine, run.out)}))
+        run.check(f"build/{machine}", lambda machine=machine: program(machine) and None)
     for machine, transport in COMBINATIONS:
         run.check(f"echo/{machine}/{transport}", lambda machine=machine, transport=transport:
-                  check_echo(run, machine, transport, programs[machine]))
+                  check_echo(run, machine, transport, program(machine)))
+    for machine, transport, names in WITH_OPTIONS:
+        options = sum(build.OPTIONS[name] for name in names)
+        device = "".join(DEVICE_PROPERTIES[name] for name in names)
+        run.check(f"echo/{machine}/{transport}/{' and '.join(names)}", lambda machine=machine, transport=transport, options=options,
+                  device=device: check_echo(run, machine, transport, program(machine, options), device, options))
     for machine, transport in (("riscv64", "mmio 2"), ("i386", "pci legacy")):
         run.check(f"user/{machine}/{transport}", lambda machine=machine, transport=transport:
-                  check_user(machine, transport, programs[machine]))
+                  check_user(machine, transport, program(machine)))
     run.check("adaptive", lambda: check_adaptive(run))
     run.check("size", lambda: check_size(run))
     run.check("memory", lambda: check_memory(run))
-    run.check("instructions", lambda: check_instructions(run, programs["riscv64"]))
+    run.check("instructions", lambda: check_instructions(run, program("riscv64")))
     rtos.tests(run)
 
 

@@ -13,6 +13,10 @@
 #define BUFFERS 13
 #endif
 
+#ifndef VNET_OPTIONS
+#define VNET_OPTIONS 0u
+#endif
+
 #define BUDGET 16u
 #define MEMORY_OCTETS (512u * 1024)
 #define TYPE_TEST 0x88b5u
@@ -110,6 +114,7 @@ static uint16_t put_figures(uint8_t *to) {
         counters.tx_frames,
         counters.rx_short,
         counters.interrupts_foreign,
+        vnet_options(&device),
     };
     for (unsigned index = 0; index < sizeof(figures) / sizeof(figures[0]); index++) {
         put64(to + 8 * index, figures[index]);
@@ -218,6 +223,7 @@ _Noreturn void guest_main(void) {
         .tx_slots = 32,
         .tx_queue_max = 32,
         .receive = receive,
+        .options = VNET_OPTIONS,
     };
     machine_init();
     struct vnet_transport *transport = machine_find_network();
