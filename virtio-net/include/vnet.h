@@ -23,6 +23,9 @@
 #define VNET_FRAME_MIN 14u
 #define VNET_FRAME_MAX 1518u // with a VLAN tag, without FCS
 #define VNET_BUFFER_OCTETS (VNET_HEADROOM + VNET_FRAME_MAX)
+// Mergeable buffers: the shortest segment, and the most segments of a frame.
+#define VNET_SEGMENT_MIN 128u
+#define VNET_SEGMENTS_MAX 16u
 // A reset that is not finished after so many looks, with a pause after each, has failed.
 #define VNET_RESET_POLLS 1000u
 // Restarts without a single good frame between them, after which the device is given up.
@@ -58,6 +61,13 @@ enum vnet_owner {
     VNET_OWNER_SENDING,
 };
 
+// The checksum of layer 4 (VNET_OPTION_CHECKSUM).
+enum vnet_checksum {
+    VNET_CHECKSUM_NONE,    // stands in the frame, and was not checked
+    VNET_CHECKSUM_VALID,   // received: the device has checked it
+    VNET_CHECKSUM_PARTIAL, // its field has the sum of the pseudo header: the rest has to be added
+};
+
 struct vnet_buffer {
     struct vnet_buffer *next; // the owner's
     uint8_t *start;           // divisible by 8: VNET_HEADROOM octets, then the frame
@@ -67,6 +77,16 @@ struct vnet_buffer {
     uint8_t owner;            // enum vnet_owner
     bool is_pooled;           // one of the driver's own buffers
     bool is_sent;             // for `sent`: the device took the frame
+    uint8_t checksum;         // enum vnet_checksum: set for each received frame, and by the program before vnet_send
+    uint16_t checksum_start;  // VNET_CHECKSUM_PARTIAL: octets of the frame before the summed ones
+    uint16_t checksum_offset; // and from there to the field
+};
+
+// A part of a received frame that has several buffers.
+struct vnet_segment {
+    struct vnet_buffer *buffer;
+    uint8_t *data;
+    size_t octets;
 };
 
 static inline uint8_t *vnet_frame(const struct vnet_buffer *buffer) {
@@ -92,6 +112,12 @@ struct vnet_config {
     // The link went up or down, or was read for the first time. May be NULL.
     void (*link)(void *context, bool is_up);
     uint32_t options; // VNET_OPTION_… bits that are used if the device offers them; each must be compiled in
+    // VNET_OPTION_MERGEABLE: octets of a frame in each of the driver's own buffers, VNET_SEGMENT_MIN to VNET_FRAME_MAX.
+    // 0: VNET_FRAME_MAX. Below that vnet_start needs a device that offers mergeable buffers.
+    uint16_t segment_octets;
+    // VNET_OPTION_MERGEABLE: a frame arrived in `count` segments, 2 to VNET_SEGMENTS_MAX, in order. The array is valid
+    // during the call. The buffers are the caller's now: vnet_free each, or use it to send. Context: bottom half.
+    void (*receive_segments)(void *context, const struct vnet_segment *segments, unsigned count);
 };
 
 struct vnet_counters {
@@ -106,6 +132,8 @@ struct vnet_counters {
     uint32_t restarts;
     uint32_t faults[VNET_FAULTS];
     uint16_t rx_target, rx_posted, rx_posted_peak; // buffers: wanted now, posted now, posted at most
+    uint32_t rx_long;                              // frames in more than VNET_SEGMENTS_MAX buffers, dropped
+    uint32_t rx_bad_checksums;                     // frames whose checksum field would lie outside, dropped
 };
 
 enum vnet_state { VNET_STOPPED, VNET_RUNNING, VNET_BROKEN, VNET_FAILED };
@@ -124,6 +152,7 @@ struct vnet_pair {
     bool tx_interrupts;
     size_t tx_busy;           // with so many frames under way their interrupts are on
     size_t rx_least, rx_most; // bounds of rx_target with this ring
+    size_t rx_frame;          // buffers that the longest frame needs
     size_t rx_target, rx_taken_max, adapt_polls;
 };
 
@@ -142,8 +171,9 @@ struct vnet_device {
     uint64_t features;
     uint8_t mac[6];
     size_t header;  // octets of the device's header
+    size_t room;    // octets of a frame in each of the driver's own buffers
     unsigned state; // enum vnet_state
-    bool is_link_up, is_polling, is_link_new;
+    bool is_link_up, is_polling, is_link_new, is_mergeable;
     size_t rx_peak; // buffers posted at most
     uint32_t restarts_in_vain, idle_wakes;
     atomic_uint pending;                            // bits: the bottom half is to run, the configuration is new
@@ -179,6 +209,11 @@ struct vnet_buffer *vnet_take(struct vnet_device *device);
 
 // Context: task and bottom half. Gives a pooled buffer back. VNET_ERROR_OWNER if the caller does not have it.
 int vnet_free(struct vnet_device *device, struct vnet_buffer *buffer);
+
+// Context: any. Completes a partial checksum (VNET_CHECKSUM_PARTIAL of the first buffer) of a received frame in
+// software: for a program that checks checksums itself or passes the frame on by another device. Needs
+// VNET_OPTION_CHECKSUM.
+void vnet_finish_checksum(const struct vnet_segment *segments, unsigned count);
 
 // Context: task and bottom half. Returns the VNET_OPTION_… bits that are in use since the last start or restart.
 uint32_t vnet_options(struct vnet_device *device);

@@ -9,5 +9,11 @@
 #define VNET_OPTION_EVENT_INDEX 1u
 // VIRTIO_F_RING_PACKED: one list of descriptors instead of three. Modern devices only.
 #define VNET_OPTION_PACKED 2u
+// VIRTIO_NET_F_MRG_RXBUF: a frame may arrive in several buffers, so buffers may be short
+// (`vnet_config.segment_octets`).
+#define VNET_OPTION_MERGEABLE 4u
+// VIRTIO_NET_F_CSUM and VIRTIO_NET_F_GUEST_CSUM: checksums of layer 4 are left to the device, in both directions. Where
+// the device does not take them, the driver computes those of frames to be sent.
+#define VNET_OPTION_CHECKSUM 8u
 
 #endif

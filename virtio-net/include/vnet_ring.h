@@ -26,6 +26,7 @@ enum vnet_fault {
     VNET_FAULT_LENGTH,     // a used length is below the header's or above the buffer's
     VNET_FAULT_RESET,      // the device asks for a reset, or has reset itself
     VNET_FAULT_INTERRUPTS, // interrupts without end, and nothing to do
+    VNET_FAULT_SEGMENTS,   // a frame in no buffer, or in more buffers than the device has finished
     VNET_FAULTS,           // how many there are
 };
 

@@ -95,7 +95,7 @@ static inline bool reclaim(struct vnet_device *device, struct vnet_pair *pair) {
         return false;
     }
     do {
-        struct vnet_buffer *buffer = vnet_ring_take(ring, NULL);
+        struct vnet_buffer *buffer = vnet_ring_take(ring, NULL, 0);
         if (buffer == NULL) {
             vnet_break_down(device, ring->fault);
             return false;
@@ -113,6 +113,9 @@ static inline bool add(struct vnet_device *device, struct vnet_ring *ring, struc
     // No offload: all fields are 0, in the short and in the long form.
     // A builtin, because a freestanding compiler would call the function for 12 octets.
     __builtin_memset((uint8_t *)__builtin_assume_aligned(buffer->start, 8) + VNET_HEADROOM - 12, 0, 12);
+    if (HAS(CHECKSUM) && buffer->checksum == VNET_CHECKSUM_PARTIAL) {
+        vnet_write_checksum(device, ring, buffer);
+    }
     buffer->owner = VNET_OWNER_SENDING;
     device->counters.tx_frames++;
     return true;
@@ -202,8 +205,13 @@ static inline bool begin(struct vnet_device *device, unsigned pending, bool *has
     return runs;
 }
 
-static void count(struct vnet_device *device, const struct batch *batch) {
+static void count(struct vnet_device *device, const struct vnet_batch *batch) {
     device->counters.rx_frames += batch->taken;
+    if (HAS(MERGEABLE) || HAS(CHECKSUM)) {
+        device->counters.rx_frames -= batch->longs + batch->bad_checksums;
+        device->counters.rx_long += (uint32_t)batch->longs;
+        device->counters.rx_bad_checksums += (uint32_t)batch->bad_checksums;
+    }
     if (batch->shorts > 0) {
         device->counters.rx_frames -= batch->shorts;
         device->counters.rx_short += (uint32_t)batch->shorts;
@@ -216,7 +224,7 @@ static void count(struct vnet_device *device, const struct batch *batch) {
 }
 
 // Posts, sends, and only then asks for interrupts. Returns whether there is more to do.
-static bool finish(struct vnet_device *device, const struct batch *batch, unsigned budget) {
+static bool finish(struct vnet_device *device, const struct vnet_batch *batch, unsigned budget) {
     if (device->state != VNET_RUNNING) {
         return device->state == VNET_BROKEN; // the next run resets the device
     }
@@ -241,7 +249,7 @@ bool vnet_poll(struct vnet_device *device, unsigned budget) {
     // Before any look at the rings: an interrupt after this wakes the bottom half once more.
     unsigned pending = atomic_exchange(&device->pending, 0);
     bool has_worked = false, is_more = false;
-    struct batch batch = {0};
+    struct vnet_batch batch = {0};
     if (begin(device, pending, &has_worked)) {
         receive(device, &device->pair.rx, budget, &batch);
     }
@@ -287,6 +295,10 @@ static inline int send(struct vnet_device *device, struct vnet_buffer *buffer) {
         return VNET_ERROR_OWNER;
     }
     if (buffer->length < VNET_FRAME_MIN || buffer->length > buffer->capacity) {
+        return VNET_ERROR_LENGTH;
+    }
+    if (HAS(CHECKSUM) && buffer->checksum == VNET_CHECKSUM_PARTIAL &&
+        !vnet_is_checksum_inside(buffer, buffer->length)) {
         return VNET_ERROR_LENGTH;
     }
     if (device->state != VNET_RUNNING) {
@@ -347,6 +359,9 @@ struct vnet_buffer *vnet_take(struct vnet_device *device) {
     if (buffer != NULL) {
         device->pool = buffer->next;
         buffer->owner = VNET_OWNER_CALLER;
+        if (HAS(CHECKSUM)) {
+            buffer->checksum = VNET_CHECKSUM_NONE;
+        }
     }
     vnet_unlock(device);
     return buffer;
@@ -373,7 +388,9 @@ uint32_t vnet_options(struct vnet_device *device) {
     uint64_t features = device->features;
     vnet_unlock(device);
     return (features & FEATURE_EVENT_INDEX ? VNET_OPTION_EVENT_INDEX : 0) |
-           (features & FEATURE_PACKED ? VNET_OPTION_PACKED : 0);
+           (features & FEATURE_PACKED ? VNET_OPTION_PACKED : 0) |
+           (features & FEATURE_MERGEABLE ? VNET_OPTION_MERGEABLE : 0) |
+           (features & (FEATURE_CHECKSUM | FEATURE_GUEST_CHECKSUM) ? VNET_OPTION_CHECKSUM : 0);
 }
 
 void vnet_read_counters(struct vnet_device *device, struct vnet_counters *counters) {

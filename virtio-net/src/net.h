@@ -7,7 +7,10 @@
 #include "vnet.h"
 
 // Features (VIRTIO 1.1, clauses 5.1.3 and 6).
+#define FEATURE_CHECKSUM (UINT64_C(1) << 0)
+#define FEATURE_GUEST_CHECKSUM (UINT64_C(1) << 1)
 #define FEATURE_MAC (UINT64_C(1) << 5)
+#define FEATURE_MERGEABLE (UINT64_C(1) << 15)
 #define FEATURE_STATUS (UINT64_C(1) << 16)
 #define FEATURE_ANY_LAYOUT (UINT64_C(1) << 27)
 #define FEATURE_EVENT_INDEX (UINT64_C(1) << 29)
@@ -28,6 +31,24 @@ static inline void vnet_unlock(struct vnet_device *device) {
         device->unlock(device->platform->context);
     }
 }
+
+// What a run of the bottom half received.
+struct vnet_batch {
+    size_t taken, shorts;              // frames, and those of them that were too short
+    size_t longs, bad_checksums, more; // too long; nonsense; buffers beyond each frame's first
+};
+
+// Takes the further `count` - 1 buffers of a frame and hands it up. Returns false if the device broke a rule. `octets`:
+// of the frame in the first buffer.
+bool vnet_receive_segments(struct vnet_device *device, struct vnet_ring *ring, struct vnet_buffer *first, size_t octets,
+                           unsigned count, struct vnet_batch *batch);
+
+// Reads what the device says about a received frame's checksum. Returns false if that is outside its `octets` octets.
+bool vnet_read_checksum(const struct vnet_device *device, const struct vnet_ring *ring, struct vnet_buffer *buffer,
+                        size_t octets);
+// Leaves a partial checksum to the device, or computes it.
+void vnet_write_checksum(const struct vnet_device *device, const struct vnet_ring *ring, struct vnet_buffer *buffer);
+bool vnet_is_checksum_inside(const struct vnet_buffer *buffer, size_t octets);
 
 // Resets and negotiates; the device then runs. Buffers that the device had are taken back first.
 int vnet_bring_up(struct vnet_device *device);

@@ -22,33 +22,41 @@ static inline void refill(struct vnet_device *device, struct vnet_pair *pair) {
     }
 }
 
-struct batch {
-    size_t taken, shorts; // frames, and those of them that were too short
-};
-
 // Hands up one frame that the device has finished. Returns false if the device broke a rule.
-static inline bool receive_one(struct vnet_device *device, struct vnet_ring *ring, struct batch *batch) {
+static inline bool receive_one(struct vnet_device *device, struct vnet_ring *ring, struct vnet_batch *batch) {
     size_t octets;
-    struct vnet_buffer *buffer = vnet_ring_take(ring, &octets);
+    struct vnet_buffer *buffer = vnet_ring_take(ring, &octets, ring->header);
     if (buffer == NULL) {
         return false;
     }
     batch->taken++;
     octets -= ring->header;
     buffer->owner = VNET_OWNER_CALLER;
+    if (HAS(MERGEABLE) && device->is_mergeable) {
+        unsigned count = vnet_load16(__builtin_assume_aligned(vnet_frame(buffer) - 2, 2));
+        if (count != 1) {
+            return vnet_receive_segments(device, ring, buffer, octets, count, batch);
+        }
+    }
     if (octets < VNET_FRAME_MIN) {
         batch->shorts++;
         vnet_free(device, buffer);
         return true;
     }
     buffer->length = octets;
+    if (HAS(CHECKSUM) && !vnet_read_checksum(device, ring, buffer, octets)) {
+        batch->bad_checksums++;
+        vnet_free(device, buffer);
+        return true;
+    }
     device->config.receive(device->config.context, buffer);
     return true;
 }
 
 // Hands frames up. The lock is not held: only the bottom half takes from this ring. It looks at the device's index once
 // more after several frames, because more may have come; after a single frame the look at the run's end is soon enough.
-static inline void receive(struct vnet_device *device, struct vnet_ring *ring, unsigned budget, struct batch *batch) {
+static inline void receive(struct vnet_device *device, struct vnet_ring *ring, unsigned budget,
+                           struct vnet_batch *batch) {
     if (ring->fault) {
         return;
     }
@@ -84,17 +92,19 @@ static void adapt(struct vnet_pair *pair, size_t taken, bool is_starved) {
     pair->rx_target = target;
 }
 
-static inline void judge_rx(struct vnet_device *device, struct vnet_pair *pair, const struct batch *batch,
+static inline void judge_rx(struct vnet_device *device, struct vnet_pair *pair, const struct vnet_batch *batch,
                             unsigned budget) {
     // What the device had finished when it was last looked at, and is not taken yet.
     size_t finished = pair->rx.used_seen - pair->rx.used_next;
-    bool is_starved = pair->rx.under_way_count == finished && batch->taken > 0;
+    size_t frame = HAS(MERGEABLE) ? pair->rx_frame : 1;
+    bool is_starved = pair->rx.under_way_count - finished < frame && batch->taken > 0;
     if (is_starved) {
         device->counters.rx_starved++;
     }
     if (pair->rx_least != pair->rx_most) {
         // A whole budget: more may have waited.
-        adapt(pair, batch->taken == budget ? pair->rx_target : batch->taken, is_starved);
+        size_t buffers = HAS(MERGEABLE) ? batch->taken + batch->more : batch->taken;
+        adapt(pair, batch->taken == budget ? pair->rx_target : buffers, is_starved);
     }
 }
 

@@ -96,7 +96,7 @@ static inline bool vnet_ring_read_index(struct vnet_ring *ring) {
         return false;
     }
     vnet_fence_acquire();
-    ring->used_seen += jump;
+    ring->used_seen = ring->used_next + jump;
     return true;
 }
 
@@ -105,9 +105,19 @@ static inline bool vnet_ring_look(struct vnet_ring *ring) {
     return ring->used_next != ring->used_seen || vnet_ring_read_index(ring);
 }
 
+// Returns whether `count` elements are there to take. The device finishes all buffers of a frame before the driver can
+// see one of them, so one more look is enough.
+static inline bool vnet_ring_has(struct vnet_ring *ring, size_t count) {
+    if (ring->used_seen - ring->used_next < count) {
+        vnet_ring_read_index(ring);
+    }
+    return ring->used_seen - ring->used_next >= count;
+}
+
 // Takes the next of the buffers that vnet_ring_look has seen. Returns its cookie, or NULL if the device broke a rule,
-// which `ring->fault` names. `octets`: how many octets the device says it wrote, checked; NULL: the device only reads.
-static inline void *vnet_ring_take(struct vnet_ring *ring, size_t *octets) {
+// which `ring->fault` names. `octets`: how many octets the device says it wrote, `least` or more, checked; NULL: the
+// device only reads.
+static inline void *vnet_ring_take(struct vnet_ring *ring, size_t *octets, size_t least) {
     volatile struct vnet_used_element *element = &ring->used->ring[ring->used_next & ring->mask];
     volatile struct vnet_packed_descriptor *descriptor = &ring->packed[ring->used_next & ring->mask];
     // Through a signed number, which costs nothing on a 64-bit machine: what is above 2^31 becomes larger still, and
@@ -119,7 +129,7 @@ static inline void *vnet_ring_take(struct vnet_ring *ring, size_t *octets) {
     }
     if (octets != NULL) {
         size_t length = (size_t)(int32_t)vnet_load32(is_packed(ring) ? &descriptor->length : &element->length);
-        if (length < ring->header || length > ring->room) {
+        if (length < least || length > ring->room) {
             ring->fault = VNET_FAULT_LENGTH;
             return NULL;
         }

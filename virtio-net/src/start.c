@@ -16,6 +16,17 @@ static bool is_power_of_two(uint32_t value) {
     return value != 0 && (value & (value - 1)) == 0;
 }
 
+static bool are_segments_good(const struct vnet_config *config) {
+    if (!HAS(MERGEABLE) || !(config->options & VNET_OPTION_MERGEABLE)) {
+        return config->segment_octets == 0;
+    }
+    // The longest frame fits into what is posted at least.
+    bool is_long_enough =
+        config->segment_octets == 0 || (config->segment_octets >= VNET_SEGMENT_MIN &&
+                                        config->segment_octets * config->rx_posted_min >= VNET_FRAME_MAX);
+    return is_long_enough && config->segment_octets <= VNET_FRAME_MAX && config->receive_segments != NULL;
+}
+
 int vnet_init(struct vnet_device *device, const struct vnet_platform *platform, struct vnet_transport *transport,
               const struct vnet_config *config) {
     memset(device, 0, sizeof(*device));
@@ -26,7 +37,7 @@ int vnet_init(struct vnet_device *device, const struct vnet_platform *platform, 
                    config->receive != NULL && (config->options & ~(uint32_t)VNET_OPTIONS) == 0 &&
                    platform->memory != NULL && platform->bus_address != NULL && platform->wake != NULL &&
                    platform->pause != NULL && (platform->lock == NULL) == (platform->unlock == NULL);
-    if (!is_good) {
+    if (!is_good || !are_segments_good(config)) {
         return VNET_ERROR_ARGUMENT;
     }
     device->platform = platform;
@@ -34,6 +45,7 @@ int vnet_init(struct vnet_device *device, const struct vnet_platform *platform, 
     device->unlock = platform->unlock;
     device->transport = transport;
     device->config = *config;
+    device->room = config->segment_octets != 0 ? config->segment_octets : VNET_FRAME_MAX;
     return VNET_OK;
 }
 
@@ -44,13 +56,14 @@ static void *take_memory(struct vnet_device *device, size_t octets, size_t align
 // The driver's own buffers, once.
 static int make_buffers(struct vnet_device *device) {
     size_t count = device->config.buffers;
+    // Frames begin at an address that is divisible by 8, plus VNET_HEADROOM.
+    size_t step = (VNET_HEADROOM + device->room + 7) & ~(size_t)7;
     if (device->buffers != NULL) {
         return VNET_OK;
     }
-    uint8_t *data = take_memory(device, count * VNET_BUFFER_OCTETS, 64);
-    uint64_t bus = data == NULL
-                       ? VNET_NO_ADDRESS
-                       : device->platform->bus_address(device->platform->context, data, count * VNET_BUFFER_OCTETS);
+    uint8_t *data = take_memory(device, count * step, 64);
+    uint64_t bus =
+        data == NULL ? VNET_NO_ADDRESS : device->platform->bus_address(device->platform->context, data, count * step);
     struct vnet_buffer *buffers =
         bus == VNET_NO_ADDRESS ? NULL : take_memory(device, count * sizeof(*buffers), _Alignof(struct vnet_buffer));
     if (buffers == NULL) {
@@ -58,9 +71,9 @@ static int make_buffers(struct vnet_device *device) {
     }
     for (size_t index = count; index-- > 0;) {
         struct vnet_buffer *buffer = &buffers[index];
-        buffer->start = data + index * VNET_BUFFER_OCTETS;
-        buffer->bus = bus + index * VNET_BUFFER_OCTETS;
-        buffer->capacity = VNET_FRAME_MAX;
+        buffer->start = data + index * step;
+        buffer->bus = bus + index * step;
+        buffer->capacity = device->room;
         buffer->is_pooled = true;
         vnet_return(device, buffer, false);
     }
@@ -149,7 +162,7 @@ static int set_up_queue(struct vnet_device *device, unsigned queue, bool pair) {
         .pair = pair,
         .event_index = (device->features & FEATURE_EVENT_INDEX) != 0,
         .packed = (device->features & FEATURE_PACKED) != 0,
-        .room = queue == QUEUE_RX ? device->header + VNET_FRAME_MAX : 0,
+        .room = queue == QUEUE_RX ? device->header + device->room : 0,
     };
     vnet_ring_reset(ring, shared, of->ring_own[queue], &shape);
     struct vnet_queue where = {
@@ -211,6 +224,12 @@ static uint64_t choose_features(const struct vnet_device *device, uint64_t offer
     if (HAS(PACKED) && (options & VNET_OPTION_PACKED) && !is_legacy) {
         known |= FEATURE_PACKED;
     }
+    if (HAS(MERGEABLE) && (options & VNET_OPTION_MERGEABLE)) {
+        known |= FEATURE_MERGEABLE;
+    }
+    if (HAS(CHECKSUM) && (options & VNET_OPTION_CHECKSUM)) {
+        known |= FEATURE_CHECKSUM | FEATURE_GUEST_CHECKSUM;
+    }
     return offered & known;
 }
 
@@ -220,7 +239,9 @@ static int negotiate(struct vnet_device *device) {
     ops->set_status(device->transport, VNET_STATUS_ACKNOWLEDGE);
     ops->set_status(device->transport, status);
     device->features = choose_features(device, ops->features(device->transport));
-    if (!ops->is_legacy && !(device->features & FEATURE_VERSION_1)) {
+    device->is_mergeable = (device->features & FEATURE_MERGEABLE) != 0;
+    bool is_short = device->room < VNET_FRAME_MAX && !device->is_mergeable;
+    if (is_short || (!ops->is_legacy && !(device->features & FEATURE_VERSION_1))) {
         return VNET_ERROR_FEATURES;
     }
     ops->set_features(device->transport, device->features);
@@ -231,7 +252,7 @@ static int negotiate(struct vnet_device *device) {
             return VNET_ERROR_FEATURES;
         }
     }
-    device->header = ops->is_legacy ? LEGACY_HEADER : MODERN_HEADER;
+    device->header = ops->is_legacy && !device->is_mergeable ? LEGACY_HEADER : MODERN_HEADER;
     bool pair = ops->is_legacy && !(device->features & FEATURE_ANY_LAYOUT);
     int result = set_up_queue(device, QUEUE_RX, pair);
     if (result == VNET_OK) {
@@ -253,6 +274,7 @@ static void judge_pair(const struct vnet_device *device, struct vnet_pair *pair)
     pair->rx_most = config->rx_posted_max < slots ? config->rx_posted_max : slots;
     pair->rx_least = config->rx_posted_min < slots ? config->rx_posted_min : slots;
     pair->rx_target = pair->rx_least;
+    pair->rx_frame = (device->header + VNET_FRAME_MAX + pair->rx.room - 1) / pair->rx.room;
     size_t tx_slots = pair->tx.slots_count >> pair->tx.pair, watermark = config->tx_watermark;
     pair->tx_busy = watermark < tx_slots ? tx_slots - watermark : 1;
     pair->tx_interrupts = false;

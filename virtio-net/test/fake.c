@@ -111,7 +111,8 @@ void fake_make(enum fake_kind kind) {
     fake.kind = kind;
     bool is_legacy = kind == FAKE_MMIO_1 || kind == FAKE_PCI_LEGACY;
     // As QEMU does.
-    fake.offered = FAKE_FEATURE_MAC | FAKE_FEATURE_STATUS | FAKE_FEATURE_EVENT_INDEX | 0x10002000u |
+    fake.offered = FAKE_FEATURE_MAC | FAKE_FEATURE_STATUS | FAKE_FEATURE_EVENT_INDEX | FAKE_FEATURE_MERGEABLE |
+                   FAKE_FEATURE_CHECKSUM | FAKE_FEATURE_GUEST_CHECKSUM | 0x10002000u |
                    (is_legacy ? FAKE_FEATURE_ANY_LAYOUT : FAKE_FEATURE_VERSION_1 | FAKE_FEATURE_PACKED);
     fake.size_max[0] = fake.size_max[1] = 256;
     fake.magic = 0x74726976;
@@ -164,20 +165,48 @@ static struct fake_chain take(unsigned queue) {
 }
 
 static uint32_t header_octets(void) {
-    return fake.accepted & FAKE_FEATURE_VERSION_1 ? 12 : 10;
+    return fake.accepted & (FAKE_FEATURE_VERSION_1 | FAKE_FEATURE_MERGEABLE) ? 12 : 10;
+}
+
+// Takes chains with room for `octets`: one, or several if the driver has accepted that. Returns how many, or 0: then
+// none is taken.
+static unsigned take_room(struct fake_chain *chains, uint32_t *rooms, uint32_t octets) {
+    uint16_t before = fake.queues[0].available_next;
+    uint32_t room = 0;
+    for (unsigned count = 0; count < FAKE_CHAINS_MAX;) {
+        chains[count] = take(0);
+        if (chains[count].id == UINT32_MAX) {
+            break;
+        }
+        rooms[count] = fake_copy_chain(0, &chains[count], NULL, 0, true);
+        room += rooms[count++];
+        if (room >= octets || !(fake.accepted & FAKE_FEATURE_MERGEABLE)) {
+            return count;
+        }
+    }
+    fake.queues[0].available_next = before;
+    return 0;
 }
 
 bool fake_receive_quietly(const uint8_t *frame, uint16_t octets) {
-    struct fake_chain chain = take(0);
-    if (chain.id == UINT32_MAX) {
+    struct fake_chain chains[FAKE_CHAINS_MAX];
+    uint32_t rooms[FAKE_CHAINS_MAX], header = header_octets(), total = header + octets;
+    unsigned count = take_room(chains, rooms, total);
+    if (count == 0) {
         return false;
     }
-    uint8_t data[2048] = {0};
-    uint32_t header = header_octets();
-    data[10] = 1; // num_buffers, where the header has it
+    uint8_t data[4096] = {0};
+    memcpy(data, fake.rx_header, sizeof(fake.rx_header));
+    data[10] = (uint8_t)(count + fake.lied_segments); // where the header has it
     memcpy(data + header, frame, octets);
-    uint32_t room = fake_copy_chain(0, &chain, data, header + octets, true);
-    fake_put_used_chain(0, &chain, header + octets < room ? header + octets : room);
+    uint8_t *at = data;
+    for (unsigned index = 0; index < count; index++) {
+        uint32_t part = total < rooms[index] ? total : rooms[index];
+        fake_copy_chain(0, &chains[index], at, part, true);
+        fake_put_used_chain(0, &chains[index], part);
+        at += part;
+        total -= part;
+    }
     return true;
 }
 
@@ -197,10 +226,13 @@ bool fake_transmit_quietly(void) {
     uint8_t data[2048];
     uint32_t total = fake_copy_chain(1, &chain, data, sizeof(data), false), header = header_octets();
     static const uint8_t zero[12];
-    if (total < header || total - header > sizeof(fake.sent[0].data) || memcmp(data, zero, header) != 0) {
+    bool is_checksum_left = (fake.accepted & FAKE_FEATURE_CHECKSUM) && data[0] == 1;
+    if (total < header || total - header > sizeof(fake.sent[0].data) ||
+        (!is_checksum_left && memcmp(data, zero, header) != 0)) {
         abort();
     }
     struct fake_frame *frame = &fake.sent[fake.sent_count++ % FAKE_SENT_MAX];
+    memcpy(frame->header, data, sizeof(frame->header));
     frame->octets = (uint16_t)(total - header);
     memcpy(frame->data, data + header, frame->octets);
     fake_put_used_chain(1, &chain, 0);

@@ -14,9 +14,13 @@ enum fake_kind { FAKE_MMIO_1, FAKE_MMIO_2, FAKE_PCI_LEGACY, FAKE_PCI_MODERN, FAK
 #define FAKE_BUS UINT64_C(0x1000000)
 #define FAKE_SENT_MAX 64u
 #define FAKE_QUEUES 3u
+#define FAKE_CHAINS_MAX 32u
 
 // Features, as in VIRTIO 1.1.
+#define FAKE_FEATURE_CHECKSUM (UINT64_C(1) << 0)
+#define FAKE_FEATURE_GUEST_CHECKSUM (UINT64_C(1) << 1)
 #define FAKE_FEATURE_MAC (UINT64_C(1) << 5)
+#define FAKE_FEATURE_MERGEABLE (UINT64_C(1) << 15)
 #define FAKE_FEATURE_STATUS (UINT64_C(1) << 16)
 #define FAKE_FEATURE_ANY_LAYOUT (UINT64_C(1) << 27)
 #define FAKE_FEATURE_EVENT_INDEX (UINT64_C(1) << 29)
@@ -34,6 +38,7 @@ struct fake_queue {
 
 struct fake_frame {
     uint16_t octets;
+    uint8_t header[10];
     uint8_t data[1600];
 };
 
@@ -47,6 +52,8 @@ struct fake {
     uint8_t pci[256];
     bool refuses_reset, refuses_features, changes_config;
     bool is_lenient;         // registers may be touched that are not there: the device lied about their place
+    uint8_t rx_header[10];   // of the frames that it gives
+    uint8_t lied_segments;   // added to the number of buffers of a frame
     unsigned memory_left;    // allocations before the platform refuses
     unsigned addresses_left; // bus addresses before the platform refuses
     // What happened.

@@ -71,6 +71,8 @@ static void send_own(struct input *input, struct vnet_buffer **own) {
     struct vnet_buffer *buffer = own[next(input) % 4];
     if (buffer->owner == VNET_OWNER_CALLER) {
         buffer->length = VNET_FRAME_MIN + next(input) % 100;
+        buffer->checksum = buffer->length % 4 == 3 ? VNET_CHECKSUM_PARTIAL : VNET_CHECKSUM_NONE;
+        buffer->checksum_start = (uint16_t)(buffer->length / 2);
         vnet_send(&host.device, buffer);
     }
 }
@@ -85,13 +87,17 @@ static void use_kept(struct input *input) {
 }
 
 static void step(struct input *input, struct vnet_buffer **own) {
-    static const uint8_t FRAME[64] = {1, 2, 3};
+    static const uint8_t FRAME[2048] = {1, 2, 3};
     unsigned queue;
     switch (next(input) % 21) {
     case 0:
     case 1:
         if (!is_scribbled()) {
-            fake_receive(FRAME, (uint16_t)(next(input) % 64));
+            unsigned octets = next(input);
+            fake.rx_header[0] = octets >> 6;
+            fake.rx_header[6] = (uint8_t)(octets * 3);
+            fake.lied_segments = octets % 16 == 15 ? (uint8_t)next(input) : 0;
+            fake_receive(FRAME, (uint16_t)(octets % 64 * (octets >= 128 ? 32 : 1)));
         }
         break;
     case 2:
@@ -164,6 +170,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t octets) {
     config.rx_posted_min = 1 + next(&input) % 8;
     config.tx_slots = 1 + next(&input) % 16;
     config.options = next(&input) & VNET_OPTIONS;
+    if (config.options & VNET_OPTION_MERGEABLE) {
+        config.segment_octets = (uint16_t)(VNET_SEGMENT_MIN + next(&input));
+        config.rx_posted_min = config.rx_posted_max = config.buffers = 12;
+    }
     if (first & 16) {
         fake.offered &= ~FAKE_FEATURE_ANY_LAYOUT;
     }

@@ -14,8 +14,10 @@ struct host {
     enum host_mode mode;
     unsigned budget;
     unsigned received, short_sends; // short_sends: echoes that vnet_send refused
-    uint8_t last[VNET_FRAME_MAX];   // the last frame
+    unsigned segmented;             // frames in several buffers
+    uint8_t last[65536];            // the last frame
     uint16_t last_octets;
+    uint8_t last_checksum;
     struct vnet_buffer *kept[64]; // HOST_KEEP
     unsigned kept_count;
     struct vnet_buffer *back[64]; // what `sent` returned

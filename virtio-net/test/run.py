@@ -27,15 +27,24 @@ import rtos  # noqa: E402
 
 COMBINATIONS = [(machine, transport) for machine in build.GUESTS for transport in peer.TRANSPORTS
                 if machine != "i386" or transport.startswith("pci")]
-EVENT, PACKED = ("event index",), ("packed",)
+EVENT, PACKED, MERGEABLE = ("event index",), ("packed",), ("mergeable",)
 # Options in guests: each on every transport that can have it, and on one transport of the other machines.
 WITH_OPTIONS = [
     *(("riscv64", transport, EVENT) for transport in peer.TRANSPORTS),
     *(("riscv64", transport, names) for transport in ("mmio 2", "pci modern") for names in (PACKED, PACKED + EVENT)),
-    ("aarch64", "mmio 2", PACKED + EVENT), ("i386", "pci modern", PACKED + EVENT), ("i386", "pci legacy", EVENT),
+    *(("riscv64", transport, MERGEABLE) for transport in peer.TRANSPORTS),
+    ("riscv64", "mmio 2", PACKED + EVENT + MERGEABLE),
+    ("aarch64", "mmio 2", PACKED + EVENT), ("aarch64", "pci legacy", MERGEABLE), ("i386", "pci modern", PACKED + EVENT + MERGEABLE),
+    ("i386", "pci legacy", EVENT),
+]
+# QEMU offers these with a tap only.
+ON_TAP = [
+    *(("riscv64", transport, ("checksum",)) for transport in peer.TRANSPORTS),
+    ("riscv64", "mmio 2", PACKED + EVENT + MERGEABLE + ("checksum",)),
 ]
 # What QEMU's device must offer for an option; it offers the others by default.
-DEVICE_PROPERTIES = {"event index": ",event_idx=on", "packed": ",packed=on"}
+DEVICE_PROPERTIES = {"event index": ",event_idx=on", "packed": ",packed=on", "mergeable": ",mrg_rxbuf=on",
+                     "checksum": ",csum=on,guest_csum=on"}
 ECHOES, WINDOW = 20_000, 8
 ICOUNT = ("-icount", "shift=0,sleep=off")
 ICOUNT_FRAMES = 1000
@@ -112,9 +121,23 @@ def check_echo(run, machine, transport, program, device="", options=0):
         run.figures[f"{machine} {transport}" + (f" options {options}" if options else "")] = after
         if after["options"] != options:
             return f"options {after['options']} are in use, expected {options}"
-        if after["rx_posted_peak"] != 8 or after["restarts"] or after["rx_frames"] - before["rx_frames"] != ECHOES + 4001:
+        is_mergeable = options & build.OPTIONS["mergeable"]
+        if after["segmented_frames"] != (2000 if is_mergeable else 0):
+            return f"{after['segmented_frames']} frames came in segments"
+        if after["rx_posted_peak"] != (16 if is_mergeable else 8) or after["restarts"] or after["rx_frames"] - before["rx_frames"] != ECHOES + 4001:
             return f"unexpected figures: {after}"
         return None if guest.quit() else "the guest did not end well"
+
+
+def check_tap(run, machine, transport, program, device, options):
+    figures = peer.on_tap(machine, transport, program, device, 1, ECHOES)
+    run.figures[f"{machine} {transport} tap options {options}"] = figures
+    if figures["echoes"] != ECHOES or figures["datagrams"] != ECHOES // 10 or figures["restarts"]:
+        return f"lost: {figures}"
+    if figures["options"] != options:
+        return f"options {figures['options']} are in use, expected {options}"
+    # The kernel leaves the checksums of its datagrams to the guest's device, and takes the answers.
+    return None if figures["partial_frames"] >= figures["datagrams"] else f"no partial checksums: {figures}"
 
 
 def check_user(machine, transport, program):
@@ -187,7 +210,7 @@ def fuzz(out, seconds):
 def tests(run):
     for compiler in ("gcc", "clang"):
         run.check(f"freestanding/{compiler}", lambda compiler=compiler: build.freestanding(compiler, run.out))
-        for name in ("unit_path", "unit_faults", "unit_rings"):
+        for name in ("unit_path", "unit_faults", "unit_rings", "unit_header"):
             host_program(run, compiler, name)
         host_program(run, compiler, "unit_path", driver=0)
     host_program(run, "gcc", "model", sanitized=False)
@@ -203,6 +226,11 @@ def tests(run):
         device = "".join(DEVICE_PROPERTIES[name] for name in names)
         run.check(f"echo/{machine}/{transport}/{' and '.join(names)}", lambda machine=machine, transport=transport, options=options,
                   device=device: check_echo(run, machine, transport, program(machine, options), device, options))
+    for machine, transport, names in ON_TAP:
+        options = sum(build.OPTIONS[name] for name in names)
+        device = "".join(DEVICE_PROPERTIES[name] for name in names)
+        run.check(f"tap/{machine}/{transport}/{' and '.join(names)}", lambda machine=machine, transport=transport, options=options,
+                  device=device: check_tap(run, machine, transport, program(machine, options), device, options))
     for machine, transport in (("riscv64", "mmio 2"), ("i386", "pci legacy")):
         run.check(f"user/{machine}/{transport}", lambda machine=machine, transport=transport:
                   check_user(machine, transport, program(machine)))

@@ -6,16 +6,21 @@
 #include "machine.h"
 #include "vnet.h"
 
-#ifndef RX_POSTED_MAX
-#define RX_POSTED_MAX 8
-#endif
-#ifndef BUFFERS
-#define BUFFERS 13
-#endif
-
 #ifndef VNET_OPTIONS
 #define VNET_OPTIONS 0u
 #endif
+// With mergeable buffers a long frame arrives in segments of 256 octets.
+#define IS_MERGEABLE ((VNET_OPTIONS & VNET_OPTION_MERGEABLE) != 0)
+#define RX_POSTED_MIN (IS_MERGEABLE ? 16 : 8)
+#ifndef RX_POSTED_MAX
+#define RX_POSTED_MAX RX_POSTED_MIN
+#endif
+#ifndef BUFFERS
+#define BUFFERS (IS_MERGEABLE ? 32 : 13)
+#endif
+#define SEGMENT_OCTETS (IS_MERGEABLE ? 256 : 0)
+#define BUFFER_OCTETS (IS_MERGEABLE ? (VNET_HEADROOM + SEGMENT_OCTETS + 7) / 8 * 8 : VNET_BUFFER_OCTETS)
+#define OWN_BUFFERS (IS_MERGEABLE ? 12 : 1) // for the answers to long frames
 
 #define BUDGET 16u
 #define MEMORY_OCTETS (512u * 1024)
@@ -30,7 +35,8 @@ static struct vnet_device device;
 static _Alignas(4096) uint8_t memory[MEMORY_OCTETS];
 static size_t memory_used;
 static volatile unsigned is_woken;
-static uint64_t instructions;
+static uint64_t instructions, partial_frames, segmented_frames;
+static struct vnet_buffer own[OWN_BUFFERS], *own_free;
 static const uint8_t ADDRESS[4] = {10, 0, 2, 15};
 
 static void *take_memory(void *context, size_t octets, size_t alignment) {
@@ -108,13 +114,15 @@ static uint16_t put_figures(uint8_t *to) {
         counters.rx_posted_peak,
         counters.tx_queued,
         counters.restarts,
-        BUFFERS * VNET_BUFFER_OCTETS,
+        BUFFERS * BUFFER_OCTETS,
         memory_used,
         sizeof(device),
         counters.tx_frames,
         counters.rx_short,
         counters.interrupts_foreign,
         vnet_options(&device),
+        partial_frames,
+        segmented_frames,
     };
     for (unsigned index = 0; index < sizeof(figures) / sizeof(figures[0]); index++) {
         put64(to + 8 * index, figures[index]);
@@ -174,9 +182,12 @@ static __attribute__((noinline)) bool answer(struct vnet_buffer *buffer, uint8_t
     return true;
 }
 
-static void receive(void *context, struct vnet_buffer *buffer) {
-    (void)context;
+// Makes a frame its own answer and sends it. Returns false if the buffer is still the guest's.
+static inline bool turn_round(struct vnet_buffer *buffer) {
     uint8_t *frame = vnet_frame(buffer);
+    if ((VNET_OPTIONS & VNET_OPTION_CHECKSUM) && buffer->checksum == VNET_CHECKSUM_PARTIAL) {
+        partial_frames++;
+    }
     // Most frames only turn round.
     uint16_t type;
     __builtin_memcpy(&type, __builtin_assume_aligned(frame + 12, 2), 2);
@@ -184,8 +195,56 @@ static void receive(void *context, struct vnet_buffer *buffer) {
     if (is_plain) {
         swap(frame, frame + 6, 6);
     }
-    if ((!is_plain && !answer(buffer, frame)) || vnet_send(&device, buffer) < 0) {
+    return (is_plain || answer(buffer, frame)) && vnet_send(&device, buffer) >= 0;
+}
+
+static void receive(void *context, struct vnet_buffer *buffer) {
+    (void)context;
+    if (!turn_round(buffer)) {
         vnet_free(&device, buffer);
+    }
+}
+
+// A frame in several buffers is put together in a buffer of the guest's own.
+static void receive_segments(void *context, const struct vnet_segment *segments, unsigned count) {
+    (void)context;
+    struct vnet_buffer *buffer = own_free;
+    size_t octets = 0;
+    segmented_frames++;
+    for (unsigned index = 0; index < count; index++) {
+        if (buffer != NULL && octets + segments[index].octets <= buffer->capacity) {
+            memcpy(vnet_frame(buffer) + octets, segments[index].data, segments[index].octets);
+            octets += segments[index].octets;
+        }
+        vnet_free(&device, segments[index].buffer);
+    }
+    if (buffer == NULL) {
+        machine_print("guest: no buffer for an answer\n");
+        return;
+    }
+    own_free = buffer->next;
+    buffer->length = octets;
+    buffer->checksum = segments[0].buffer->checksum;
+    buffer->checksum_start = segments[0].buffer->checksum_start;
+    buffer->checksum_offset = segments[0].buffer->checksum_offset;
+    if (!turn_round(buffer)) {
+        buffer->next = own_free;
+        own_free = buffer;
+    }
+}
+
+static void sent(void *context, struct vnet_buffer *buffer) {
+    (void)context;
+    buffer->next = own_free;
+    own_free = buffer;
+}
+
+static void make_own_buffers(void) {
+    for (unsigned index = 0; index < OWN_BUFFERS; index++) {
+        own[index].start = take_memory(NULL, VNET_BUFFER_OCTETS, 8);
+        own[index].bus = bus_address(NULL, own[index].start, VNET_BUFFER_OCTETS);
+        own[index].capacity = VNET_FRAME_MAX;
+        sent(NULL, &own[index]);
     }
 }
 
@@ -217,19 +276,25 @@ static void greet(const char *transport) {
 _Noreturn void guest_main(void) {
     static const struct vnet_config CONFIG = {
         .ring_size = 64,
-        .rx_posted_min = 8,
+        .rx_posted_min = RX_POSTED_MIN,
         .rx_posted_max = RX_POSTED_MAX,
         .buffers = BUFFERS,
         .tx_slots = 32,
         .tx_queue_max = 32,
         .receive = receive,
         .options = VNET_OPTIONS,
+        .segment_octets = SEGMENT_OCTETS,
+        .receive_segments = receive_segments,
+        .sent = sent,
     };
     machine_init();
     struct vnet_transport *transport = machine_find_network();
     if (transport == NULL) {
         machine_print("guest: no network device\n");
         machine_exit(1);
+    }
+    if (IS_MERGEABLE) {
+        make_own_buffers();
     }
     int result = vnet_init(&device, &PLATFORM, transport, &CONFIG);
     if (result == VNET_OK) {
