@@ -28,6 +28,8 @@
 #define VNET_SEGMENTS_MAX 16u
 // A reset that is not finished after so many looks, with a pause after each, has failed.
 #define VNET_RESET_POLLS 1000u
+// A command on the control queue that is not answered after so many looks, with a pause after each, has failed.
+#define VNET_CONTROL_POLLS 1000u
 // Restarts without a single good frame between them, after which the device is given up.
 #define VNET_RESTARTS_MAX 8u
 // Wake-ups without anything to do, one after the other, that count as VNET_FAULT_INTERRUPTS.
@@ -118,6 +120,8 @@ struct vnet_config {
     // VNET_OPTION_MERGEABLE: a frame arrived in `count` segments, 2 to VNET_SEGMENTS_MAX, in order. The array is valid
     // during the call. The buffers are the caller's now: vnet_free each, or use it to send. Context: bottom half.
     void (*receive_segments)(void *context, const struct vnet_segment *segments, unsigned count);
+    uint16_t tx_classes; // VNET_OPTION_QUEUES: traffic classes, up to VNET_PAIRS_MAX; 0 means 1. Each queue pair has
+                         // tx_slots, a tx_queue_max, and receive buffers from rx_posted_min to rx_posted_max
 };
 
 struct vnet_counters {
@@ -132,6 +136,7 @@ struct vnet_counters {
     uint32_t restarts;
     uint32_t faults[VNET_FAULTS];
     uint16_t rx_target, rx_posted, rx_posted_peak; // buffers: wanted now, posted now, posted at most
+    uint16_t pairs;                                // queue pairs in use
     uint32_t rx_long;                              // frames in more than VNET_SEGMENTS_MAX buffers, dropped
     uint32_t rx_bad_checksums;                     // frames whose checksum field would lie outside, dropped
 };
@@ -146,6 +151,7 @@ struct vnet_list {
 // A receive ring and a transmit ring. All fields are the driver's own.
 struct vnet_pair {
     struct vnet_ring rx, tx;
+    unsigned number;
     void *ring_shared[2], *ring_own[2];
     size_t ring_octets[2];
     struct vnet_list queue; // the interface queue
@@ -156,6 +162,16 @@ struct vnet_pair {
     size_t rx_target, rx_taken_max, adapt_polls;
 };
 
+// The control queue, which carries one command after each start.
+struct vnet_control {
+    struct vnet_ring view;
+    void *ring;
+    struct vnet_command *command;
+    size_t octets;
+    uint64_t bus;
+    unsigned queue;
+};
+
 // All fields are the driver's own.
 struct vnet_device {
     const struct vnet_platform *platform;
@@ -164,6 +180,9 @@ struct vnet_device {
     struct vnet_transport *transport;
     struct vnet_config config;
     struct vnet_pair pair;
+    struct vnet_pair *more; // VNET_OPTION_QUEUES: the further pairs, NULL until they are made
+    unsigned pairs, turn;   // pairs in use; the one that the next run of the bottom half begins with
+    struct vnet_control control;
     struct vnet_buffer *buffers;
     struct vnet_buffer *pool; // free buffers
     struct vnet_list done;    // buffers of callers, on their way back
@@ -203,6 +222,10 @@ bool vnet_poll(struct vnet_device *device, unsigned budget);
 // Context: task and bottom half. Sends buffer->length octets at vnet_frame(buffer). VNET_OK and VNET_QUEUED: the buffer
 // is the driver's until `sent` (a pooled one goes back to the pool). Else the buffer stays the caller's.
 int vnet_send(struct vnet_device *device, struct vnet_buffer *buffer);
+
+// Context: task and bottom half. As vnet_send, in traffic class `class` < vnet_config.tx_classes; vnet_send is class 0.
+// With fewer queue pairs than classes, neighbouring classes share a pair. Frames of one class stay in order.
+int vnet_send_class(struct vnet_device *device, struct vnet_buffer *buffer, unsigned class);
 
 // Context: task and bottom half. Takes a pooled buffer to send with, or NULL: then all are in use.
 struct vnet_buffer *vnet_take(struct vnet_device *device);

@@ -15,5 +15,8 @@
 // VIRTIO_NET_F_CSUM and VIRTIO_NET_F_GUEST_CSUM: checksums of layer 4 are left to the device, in both directions. Where
 // the device does not take them, the driver computes those of frames to be sent.
 #define VNET_OPTION_CHECKSUM 8u
+// VIRTIO_NET_F_MQ and VIRTIO_NET_F_CTRL_VQ: a pair of queues for each traffic class (`vnet_config.tx_classes`), so that
+// a class whose ring is full holds up no other.
+#define VNET_OPTION_QUEUES 16u
 
 #endif

@@ -30,7 +30,7 @@ struct vnet_pci {
     const struct vnet_pci_access *access;
     struct vnet_pci_window common, notify, interrupt, device;
     uint32_t notify_multiplier;
-    uintptr_t notify_at[2]; // of each queue
+    uintptr_t notify_at[VNET_QUEUES_MAX]; // of each queue; the last is the control queue's, if its number is higher
 };
 
 // Context: task. Looks at the function's identity. A device that is modern and legacy at once is driven as modern.

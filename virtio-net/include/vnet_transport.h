@@ -20,6 +20,11 @@
 #define VNET_INTERRUPT_QUEUE 1u
 #define VNET_INTERRUPT_CONFIG 2u
 
+// Queue pairs at most. Queue 2 × n receives and queue 2 × n + 1 sends for pair n. The control queue comes after the
+// pairs that the device has, however many these are.
+#define VNET_PAIRS_MAX 8u
+#define VNET_QUEUES_MAX (2 * VNET_PAIRS_MAX + 1)
+
 struct vnet_transport;
 
 // Where a ring lies: bus addresses, and the number of descriptors.

@@ -66,15 +66,31 @@ void vnet_return(struct vnet_device *device, struct vnet_buffer *buffer, bool is
     }
 }
 
-void vnet_kick(struct vnet_device *device, struct vnet_ring *ring, unsigned queue) {
-    if (vnet_ring_publish(ring)) {
+// Shows the device what was added to a ring, and notifies it if it wants that.
+static inline void kick(struct vnet_device *device, struct vnet_pair *pair, unsigned which) {
+    unsigned queue = HAS(QUEUES) ? 2 * pair->number + which : which;
+    if (vnet_ring_publish(which == QUEUE_RX ? &pair->rx : &pair->tx)) {
         vnet_fence_device();
         device->transport->ops->notify(device->transport, queue);
     }
 }
 
-void vnet_refill(struct vnet_device *device, struct vnet_pair *pair) {
-    refill(device, pair);
+void vnet_refill(struct vnet_device *device) {
+    for (unsigned index = 0; index < vnet_pairs(device); index++) {
+        refill(device, vnet_pair(device, index));
+        kick(device, vnet_pair(device, index), QUEUE_RX);
+    }
+    note_posted(device);
+}
+
+void vnet_drop_queued(struct vnet_device *device) {
+    struct vnet_buffer *buffer;
+    for (unsigned index = 0; index < vnet_pairs_made(device); index++) {
+        while ((buffer = vnet_pop(&vnet_pair(device, index)->queue)) != NULL) {
+            device->counters.tx_lost++;
+            vnet_return(device, buffer, false);
+        }
+    }
 }
 
 void vnet_break_down(struct vnet_device *device, unsigned fault) {
@@ -133,7 +149,7 @@ static inline void flush(struct vnet_device *device, struct vnet_pair *pair) {
 // between.
 static bool judge_tx_interrupts(struct vnet_device *device, struct vnet_pair *pair) {
     size_t under_way = pair->tx.under_way_count;
-    bool is_rx_short = device->pool == NULL && pair->rx.under_way_count < pair->rx_target;
+    bool is_rx_short = device->pool == NULL && lacks_buffers(device);
     bool wanted = under_way >= pair->tx_busy || ((pair->queue.count > 0 || is_rx_short) && under_way > 0);
     // With an event index each interrupt is asked for.
     if (wanted == pair->tx_interrupts && !(wanted && has_event_index(&pair->tx))) {
@@ -169,11 +185,7 @@ static void restart(struct vnet_device *device) {
         return;
     }
     device->state = VNET_FAILED;
-    struct vnet_buffer *buffer;
-    while ((buffer = vnet_pop(&device->pair.queue)) != NULL) {
-        device->counters.tx_lost++;
-        vnet_return(device, buffer, false);
-    }
+    vnet_drop_queued(device);
     vnet_report(device, VNET_EVENT_FAILED, (unsigned)-result);
 }
 
@@ -196,9 +208,12 @@ static inline bool begin(struct vnet_device *device, unsigned pending, bool *has
     }
     if (device->state == VNET_RUNNING) {
         device->is_polling = true;
-        vnet_ring_want_interrupts(&device->pair.rx, false);
-        *has_worked |= reclaim(device, &device->pair);
-        flush(device, &device->pair);
+        for (unsigned index = 0; index < vnet_pairs(device); index++) {
+            struct vnet_pair *pair = vnet_pair(device, index);
+            vnet_ring_want_interrupts(&pair->rx, false);
+            *has_worked |= reclaim(device, pair);
+            flush(device, pair);
+        }
     }
     bool runs = device->state == VNET_RUNNING;
     vnet_unlock(device);
@@ -218,28 +233,49 @@ static void count(struct vnet_device *device, const struct vnet_batch *batch) {
     } else if (batch->taken > 0) {
         device->restarts_in_vain = 0;
     }
-    if (device->pair.rx.fault) {
-        vnet_break_down(device, device->pair.rx.fault);
+}
+
+// Hands frames up, in turn from each ring, until the budget is spent. Returns how many.
+static inline size_t receive_all(struct vnet_device *device, struct vnet_batch *batches, unsigned budget) {
+    if (!HAS(QUEUES)) {
+        receive(device, &device->pair.rx, budget, &batches[0]);
+        return batches[0].taken;
     }
+    size_t taken = 0;
+    unsigned pairs = device->pairs;
+    for (unsigned count = 0; count < pairs && taken < budget && device->state == VNET_RUNNING; count++) {
+        unsigned index = (device->turn + count) % pairs;
+        receive(device, &vnet_pair(device, index)->rx, budget - (unsigned)taken, &batches[index]);
+        taken += batches[index].taken;
+    }
+    device->turn = (device->turn + 1) % pairs;
+    return taken;
 }
 
 // Posts, sends, and only then asks for interrupts. Returns whether there is more to do.
-static bool finish(struct vnet_device *device, const struct vnet_batch *batch, unsigned budget) {
+static bool finish(struct vnet_device *device, const struct vnet_batch *batches, bool is_spent) {
     if (device->state != VNET_RUNNING) {
         return device->state == VNET_BROKEN; // the next run resets the device
     }
-    struct vnet_pair *pair = &device->pair;
-    judge_rx(device, pair, batch, budget);
-    refill(device, pair);
-    vnet_kick(device, &pair->tx, QUEUE_TX);
-    vnet_kick(device, &pair->rx, QUEUE_RX);
-    bool is_tx_pending = judge_tx_interrupts(device, pair);
-    if (batch->taken == budget) {
-        return true;
+    bool is_more = is_spent;
+    for (unsigned index = 0; index < vnet_pairs(device); index++) {
+        struct vnet_pair *pair = vnet_pair(device, index);
+        judge_rx(device, pair, &batches[index], is_spent);
+        refill(device, pair);
+        kick(device, pair, QUEUE_TX);
+        kick(device, pair, QUEUE_RX);
     }
-    // Interrupts on, then fence, then the look: what the device finishes after the look interrupts.
-    vnet_ring_want_interrupts(&pair->rx, true);
-    return vnet_ring_is_pending_after_enable(&pair->rx) || is_tx_pending;
+    note_posted(device);
+    for (unsigned index = 0; index < vnet_pairs(device); index++) {
+        struct vnet_pair *pair = vnet_pair(device, index);
+        is_more |= judge_tx_interrupts(device, pair);
+        if (!is_spent) {
+            // Interrupts on, then fence, then the look: what the device finishes after the look interrupts.
+            vnet_ring_want_interrupts(&pair->rx, true);
+            is_more |= vnet_ring_is_pending_after_enable(&pair->rx);
+        }
+    }
+    return is_more;
 }
 
 bool vnet_poll(struct vnet_device *device, unsigned budget) {
@@ -249,19 +285,25 @@ bool vnet_poll(struct vnet_device *device, unsigned budget) {
     // Before any look at the rings: an interrupt after this wakes the bottom half once more.
     unsigned pending = atomic_exchange(&device->pending, 0);
     bool has_worked = false, is_more = false;
-    struct vnet_batch batch = {0};
+    struct vnet_batch batches[HAS(QUEUES) ? VNET_PAIRS_MAX : 1] = {{0}};
+    size_t taken = 0;
     if (begin(device, pending, &has_worked)) {
-        receive(device, &device->pair.rx, budget, &batch);
+        taken = receive_all(device, batches, budget);
     }
     vnet_lock(device);
     device->is_polling = false;
-    count(device, &batch);
-    if (batch.taken > 0 || has_worked || pending == 0) {
+    for (unsigned index = 0; index < vnet_pairs(device); index++) {
+        count(device, &batches[index]);
+        if (vnet_pair(device, index)->rx.fault) {
+            vnet_break_down(device, vnet_pair(device, index)->rx.fault);
+        }
+    }
+    if (taken > 0 || has_worked || pending == 0) {
         device->idle_wakes = 0;
     } else if (++device->idle_wakes > VNET_IDLE_WAKES_MAX) {
         vnet_break_down(device, VNET_FAULT_INTERRUPTS);
     }
-    is_more = finish(device, &batch, budget);
+    is_more = finish(device, batches, taken == budget);
     bool has_news = device->done.first != NULL || device->is_link_new;
     vnet_unlock(device);
     if (has_news) {
@@ -290,7 +332,7 @@ void vnet_deliver(struct vnet_device *device) {
 }
 
 // With the lock held.
-static inline int send(struct vnet_device *device, struct vnet_buffer *buffer) {
+static inline int send(struct vnet_device *device, struct vnet_buffer *buffer, unsigned class) {
     if (buffer->owner != VNET_OWNER_CALLER) {
         return VNET_ERROR_OWNER;
     }
@@ -307,7 +349,7 @@ static inline int send(struct vnet_device *device, struct vnet_buffer *buffer) {
     if (!device->is_link_up) {
         return VNET_ERROR_LINK;
     }
-    struct vnet_pair *pair = &device->pair;
+    struct vnet_pair *pair = vnet_pair(device, HAS(QUEUES) ? class * device->pairs / device->config.tx_classes : 0);
     // The bottom half has just taken back what was sent.
     if (!device->is_polling || vnet_ring_is_full(&pair->tx)) {
         reclaim(device, pair);
@@ -331,9 +373,9 @@ static inline int send(struct vnet_device *device, struct vnet_buffer *buffer) {
     }
     // Inside a run of the bottom half the run's end does this once for all frames.
     if (!device->is_polling) {
-        vnet_kick(device, &pair->tx, QUEUE_TX);
+        kick(device, pair, QUEUE_TX);
         // Buffers that came back just now are posted by the bottom half.
-        bool is_rx_waiting = pair->rx.under_way_count < pair->rx_target && device->pool != NULL;
+        bool is_rx_waiting = device->pool != NULL && lacks_buffers(device);
         if (judge_tx_interrupts(device, pair) || is_rx_waiting) {
             vnet_wake(device);
         }
@@ -341,9 +383,9 @@ static inline int send(struct vnet_device *device, struct vnet_buffer *buffer) {
     return result;
 }
 
-int vnet_send(struct vnet_device *device, struct vnet_buffer *buffer) {
+static inline int send_class(struct vnet_device *device, struct vnet_buffer *buffer, unsigned class) {
     vnet_lock(device);
-    int result = send(device, buffer);
+    int result = send(device, buffer, class);
     // The end of a run delivers what the run took back.
     bool has_done = !device->is_polling && device->done.first != NULL;
     vnet_unlock(device);
@@ -351,6 +393,17 @@ int vnet_send(struct vnet_device *device, struct vnet_buffer *buffer) {
         vnet_deliver(device);
     }
     return result;
+}
+
+int vnet_send(struct vnet_device *device, struct vnet_buffer *buffer) {
+    return send_class(device, buffer, 0);
+}
+
+int vnet_send_class(struct vnet_device *device, struct vnet_buffer *buffer, unsigned class) {
+    if (class >= device->config.tx_classes) {
+        return VNET_ERROR_ARGUMENT;
+    }
+    return send_class(device, buffer, class);
 }
 
 struct vnet_buffer *vnet_take(struct vnet_device *device) {
@@ -374,8 +427,7 @@ int vnet_free(struct vnet_device *device, struct vnet_buffer *buffer) {
     vnet_lock(device);
     vnet_return(device, buffer, false);
     // The bottom half had no buffer to post: it posts this one.
-    bool is_short = device->state == VNET_RUNNING && !device->is_polling &&
-                    device->pair.rx.under_way_count < device->pair.rx_target;
+    bool is_short = device->state == VNET_RUNNING && !device->is_polling && lacks_buffers(device);
     vnet_unlock(device);
     if (is_short) {
         vnet_wake(device);
@@ -390,7 +442,8 @@ uint32_t vnet_options(struct vnet_device *device) {
     return (features & FEATURE_EVENT_INDEX ? VNET_OPTION_EVENT_INDEX : 0) |
            (features & FEATURE_PACKED ? VNET_OPTION_PACKED : 0) |
            (features & FEATURE_MERGEABLE ? VNET_OPTION_MERGEABLE : 0) |
-           (features & (FEATURE_CHECKSUM | FEATURE_GUEST_CHECKSUM) ? VNET_OPTION_CHECKSUM : 0);
+           (features & (FEATURE_CHECKSUM | FEATURE_GUEST_CHECKSUM) ? VNET_OPTION_CHECKSUM : 0) |
+           (features & FEATURE_QUEUES ? VNET_OPTION_QUEUES : 0);
 }
 
 void vnet_read_counters(struct vnet_device *device, struct vnet_counters *counters) {
@@ -399,8 +452,12 @@ void vnet_read_counters(struct vnet_device *device, struct vnet_counters *counte
     counters->interrupts = device->interrupts;
     counters->wakes = device->wakes;
     counters->interrupts_foreign = device->interrupts_foreign;
-    counters->rx_target = (uint16_t)device->pair.rx_target;
-    counters->rx_posted = (uint16_t)device->pair.rx.under_way_count;
+    counters->rx_target = counters->rx_posted = 0;
+    for (unsigned index = 0; index < vnet_pairs(device); index++) {
+        counters->rx_target += (uint16_t)vnet_pair(device, index)->rx_target;
+        counters->rx_posted += (uint16_t)vnet_pair(device, index)->rx.under_way_count;
+    }
+    counters->pairs = (uint16_t)vnet_pairs(device);
     counters->rx_posted_peak = (uint16_t)device->rx_peak;
     vnet_unlock(device);
 }

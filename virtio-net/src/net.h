@@ -12,12 +12,28 @@
 #define FEATURE_MAC (UINT64_C(1) << 5)
 #define FEATURE_MERGEABLE (UINT64_C(1) << 15)
 #define FEATURE_STATUS (UINT64_C(1) << 16)
+#define FEATURE_CONTROL (UINT64_C(1) << 17)
+#define FEATURE_QUEUES (UINT64_C(1) << 22)
 #define FEATURE_ANY_LAYOUT (UINT64_C(1) << 27)
 #define FEATURE_EVENT_INDEX (UINT64_C(1) << 29)
 #define FEATURE_VERSION_1 (UINT64_C(1) << 32)
 #define FEATURE_PACKED (UINT64_C(1) << 34)
 
 enum { QUEUE_RX, QUEUE_TX };
+
+// Queue pairs in use.
+static inline unsigned vnet_pairs(const struct vnet_device *device) {
+    return HAS(QUEUES) ? device->pairs : 1;
+}
+
+// Queue pairs that there is memory for.
+static inline unsigned vnet_pairs_made(const struct vnet_device *device) {
+    return HAS(QUEUES) && device->more != NULL ? device->config.tx_classes : 1;
+}
+
+static inline struct vnet_pair *vnet_pair(struct vnet_device *device, unsigned index) {
+    return HAS(QUEUES) && index != 0 ? &device->more[index - 1] : &device->pair;
+}
 
 // A device that was never made has no lock, and is stopped: each call then ends with an error.
 static inline void vnet_lock(struct vnet_device *device) {
@@ -60,14 +76,27 @@ bool vnet_take_down(struct vnet_device *device);
 // Reads the link's state from the device's configuration.
 bool vnet_read_link(struct vnet_device *device);
 
-// Posts receive buffers up to the target, as far as the pool has some.
-void vnet_refill(struct vnet_device *device, struct vnet_pair *pair);
+// Posts receive buffers up to the targets, as far as the pool has some, and tells the device.
+void vnet_refill(struct vnet_device *device);
+
+// Gives back the frames that wait in interface queues: they are lost.
+void vnet_drop_queued(struct vnet_device *device);
 
 // Gives a buffer back to its owner: the pool, or (later, without the lock) the caller's `sent`.
 void vnet_return(struct vnet_device *device, struct vnet_buffer *buffer, bool is_sent);
 
-// Shows the device what was added to a ring, and notifies it if it wants that.
-void vnet_kick(struct vnet_device *device, struct vnet_ring *ring, unsigned queue);
+// How many descriptors a ring gets, at most `wanted`, or 0 if the device's wish cannot be met.
+uint16_t vnet_choose_size(const struct vnet_device *device, uint32_t size_max, uint16_t wanted);
+
+// How a ring is made as negotiated, and where its parts are. `room` as in struct vnet_ring_shape.
+struct vnet_ring_shape vnet_shape(const struct vnet_device *device, uint16_t size, uint16_t slots, size_t room);
+struct vnet_queue vnet_place(const struct vnet_ring_shape *shape, uint64_t bus);
+
+// Prepares the control queue, with number `queue`.
+int vnet_set_up_control(struct vnet_device *device, unsigned queue);
+
+// Asks the running device to use `pairs` queue pairs. VNET_ERROR_DEVICE: it refuses. VNET_ERROR_TIMEOUT: no answer.
+int vnet_set_pairs(struct vnet_device *device, unsigned pairs);
 
 // The device broke a rule: the next run of the bottom half resets it. Counts only the first fault.
 void vnet_break_down(struct vnet_device *device, unsigned fault);

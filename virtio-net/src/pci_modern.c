@@ -38,8 +38,6 @@ enum {
     HIGH = 4, // from the lower to the upper half of an address
 };
 
-#define QUEUES 2u
-
 static uint32_t get(struct vnet_transport *transport, unsigned offset, unsigned octets) {
     return vnet_register_read(((struct vnet_pci *)transport)->common.address + offset, octets);
 }
@@ -71,11 +69,16 @@ static void set_features(struct vnet_transport *transport, uint64_t value) {
 }
 
 static uint32_t queue_size_max(struct vnet_transport *transport, unsigned queue) {
-    if (queue >= QUEUES || queue >= get(transport, NUM_QUEUES, 2)) {
+    if (queue >= get(transport, NUM_QUEUES, 2)) {
         return 0;
     }
     put(transport, QUEUE_SELECT, 2, queue);
     return get(transport, QUEUE_ENABLE, 2) ? 0 : get(transport, QUEUE_SIZE, 2);
+}
+
+// The driver uses one queue beyond the pairs: the control queue.
+static unsigned place(unsigned queue) {
+    return queue < VNET_QUEUES_MAX ? queue : VNET_QUEUES_MAX - 1;
 }
 
 static void put_address(struct vnet_transport *transport, unsigned offset, uint64_t address) {
@@ -91,7 +94,7 @@ static bool start_queue(struct vnet_transport *transport, unsigned queue, const 
     if (offset + 2 > pci->notify.octets) {
         return false;
     }
-    pci->notify_at[queue] = pci->notify.address + (uintptr_t)offset;
+    pci->notify_at[place(queue)] = pci->notify.address + (uintptr_t)offset;
     put_address(transport, QUEUE_DESC, ring->descriptors);
     put_address(transport, QUEUE_DRIVER, ring->available);
     put_address(transport, QUEUE_DEVICE, ring->used);
@@ -112,7 +115,7 @@ static uint32_t config_generation(struct vnet_transport *transport) {
 }
 
 static void notify(struct vnet_transport *transport, unsigned queue) {
-    vnet_register_write(((struct vnet_pci *)transport)->notify_at[queue], 2, queue);
+    vnet_register_write(((struct vnet_pci *)transport)->notify_at[place(queue)], 2, queue);
 }
 
 // Reading the register acknowledges.

@@ -17,9 +17,28 @@ static inline void refill(struct vnet_device *device, struct vnet_pair *pair) {
         device->pool = buffer->next;
         buffer->owner = VNET_OWNER_POSTED;
     }
-    if (ring->under_way_count > device->rx_peak) {
-        device->rx_peak = ring->under_way_count;
+}
+
+// Buffers posted now, and the most so far.
+static inline void note_posted(struct vnet_device *device) {
+    size_t posted = 0;
+    for (unsigned index = 0; index < vnet_pairs(device); index++) {
+        posted += vnet_pair(device, index)->rx.under_way_count;
     }
+    if (posted > device->rx_peak) {
+        device->rx_peak = posted;
+    }
+}
+
+// Whether a ring has fewer buffers than it should.
+static inline bool lacks_buffers(struct vnet_device *device) {
+    for (unsigned index = 0; index < vnet_pairs(device); index++) {
+        const struct vnet_pair *pair = vnet_pair(device, index);
+        if (pair->rx.under_way_count < pair->rx_target) {
+            return true;
+        }
+    }
+    return false;
 }
 
 // Hands up one frame that the device has finished. Returns false if the device broke a rule.
@@ -53,8 +72,9 @@ static inline bool receive_one(struct vnet_device *device, struct vnet_ring *rin
     return true;
 }
 
-// Hands frames up. The lock is not held: only the bottom half takes from this ring. It looks at the device's index once
-// more after several frames, because more may have come; after a single frame the look at the run's end is soon enough.
+// Hands frames of one ring up. The lock is not held: only the bottom half takes from this ring. It looks at the
+// device's index once more after several frames, because more may have come; after a single frame the look at the run's
+// end is soon enough.
 static inline void receive(struct vnet_device *device, struct vnet_ring *ring, unsigned budget,
                            struct vnet_batch *batch) {
     if (ring->fault) {
@@ -93,7 +113,7 @@ static void adapt(struct vnet_pair *pair, size_t taken, bool is_starved) {
 }
 
 static inline void judge_rx(struct vnet_device *device, struct vnet_pair *pair, const struct vnet_batch *batch,
-                            unsigned budget) {
+                            bool is_spent) {
     // What the device had finished when it was last looked at, and is not taken yet.
     size_t finished = pair->rx.used_seen - pair->rx.used_next;
     size_t frame = HAS(MERGEABLE) ? pair->rx_frame : 1;
@@ -104,7 +124,7 @@ static inline void judge_rx(struct vnet_device *device, struct vnet_pair *pair, 
     if (pair->rx_least != pair->rx_most) {
         // A whole budget: more may have waited.
         size_t buffers = HAS(MERGEABLE) ? batch->taken + batch->more : batch->taken;
-        adapt(pair, batch->taken == budget ? pair->rx_target : buffers, is_starved);
+        adapt(pair, is_spent ? pair->rx_target : buffers, is_starved);
     }
 }
 

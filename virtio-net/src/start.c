@@ -10,6 +10,8 @@
 #define MODERN_HEADER 12u
 #define CONFIG_MAC 0u
 #define CONFIG_STATUS 6u
+#define CONFIG_PAIRS 8u
+#define PAIRS_LIMIT 0x8000u // clause 5.1.4.1
 #define CONFIG_READS_MAX 4u // while the device changes its configuration
 
 static bool is_power_of_two(uint32_t value) {
@@ -27,6 +29,12 @@ static bool are_segments_good(const struct vnet_config *config) {
     return is_long_enough && config->segment_octets <= VNET_FRAME_MAX && config->receive_segments != NULL;
 }
 
+static bool are_classes_good(const struct vnet_config *config) {
+    bool has_queues = HAS(QUEUES) && (config->options & VNET_OPTION_QUEUES);
+    return config->tx_classes <= VNET_PAIRS_MAX &&
+           (!has_queues || config->rx_posted_max * config->tx_classes <= config->buffers);
+}
+
 int vnet_init(struct vnet_device *device, const struct vnet_platform *platform, struct vnet_transport *transport,
               const struct vnet_config *config) {
     memset(device, 0, sizeof(*device));
@@ -37,7 +45,7 @@ int vnet_init(struct vnet_device *device, const struct vnet_platform *platform, 
                    config->receive != NULL && (config->options & ~(uint32_t)VNET_OPTIONS) == 0 &&
                    platform->memory != NULL && platform->bus_address != NULL && platform->wake != NULL &&
                    platform->pause != NULL && (platform->lock == NULL) == (platform->unlock == NULL);
-    if (!is_good || !are_segments_good(config)) {
+    if (!is_good || !are_segments_good(config) || !are_classes_good(config)) {
         return VNET_ERROR_ARGUMENT;
     }
     device->platform = platform;
@@ -45,6 +53,10 @@ int vnet_init(struct vnet_device *device, const struct vnet_platform *platform, 
     device->unlock = platform->unlock;
     device->transport = transport;
     device->config = *config;
+    if (device->config.tx_classes == 0) {
+        device->config.tx_classes = 1;
+    }
+    device->pairs = 1;
     device->room = config->segment_octets != 0 ? config->segment_octets : VNET_FRAME_MAX;
     return VNET_OK;
 }
@@ -99,81 +111,91 @@ bool vnet_take_down(struct vnet_device *device) {
         return false;
     }
     struct vnet_buffer *buffer;
-    while ((buffer = vnet_ring_take_back(&device->pair.rx)) != NULL) {
-        vnet_return(device, buffer, false);
-    }
-    while ((buffer = vnet_ring_take_back(&device->pair.tx)) != NULL) {
-        device->counters.tx_lost++;
-        vnet_return(device, buffer, false);
+    for (unsigned index = 0; index < vnet_pairs_made(device); index++) {
+        struct vnet_pair *pair = vnet_pair(device, index);
+        while ((buffer = vnet_ring_take_back(&pair->rx)) != NULL) {
+            vnet_return(device, buffer, false);
+        }
+        while ((buffer = vnet_ring_take_back(&pair->tx)) != NULL) {
+            device->counters.tx_lost++;
+            vnet_return(device, buffer, false);
+        }
     }
     device->state = VNET_STOPPED;
     return true;
 }
 
-// How many descriptors the ring gets, or 0 if the device's wish cannot be met.
-static uint16_t choose_size(const struct vnet_device *device, uint32_t size_max) {
+uint16_t vnet_choose_size(const struct vnet_device *device, uint32_t size_max, uint16_t wanted) {
     if (device->transport->ops->is_size_fixed) {
         return is_power_of_two(size_max) && size_max <= VNET_RING_SIZE_MAX ? (uint16_t)size_max : 0;
     }
-    uint16_t size = device->config.ring_size;
-    while (size > size_max) {
-        size /= 2;
+    while (wanted > size_max) {
+        wanted /= 2;
     }
-    return size;
+    return wanted;
 }
 
-static int set_up_queue(struct vnet_device *device, unsigned queue, bool pair) {
+struct vnet_ring_shape vnet_shape(const struct vnet_device *device, uint16_t size, uint16_t slots, size_t room) {
+    bool is_legacy = device->transport->ops->is_legacy;
+    return (struct vnet_ring_shape){
+        .size = size,
+        .slots = slots,
+        .header = (uint16_t)device->header,
+        .alignment = is_legacy ? LEGACY_ALIGNMENT : MODERN_ALIGNMENT,
+        .pair = is_legacy && !(device->features & FEATURE_ANY_LAYOUT),
+        .event_index = (device->features & FEATURE_EVENT_INDEX) != 0,
+        .packed = (device->features & FEATURE_PACKED) != 0,
+        .room = room,
+    };
+}
+
+struct vnet_queue vnet_place(const struct vnet_ring_shape *shape, uint64_t bus) {
+    struct vnet_queue where = {
+        .descriptors = bus,
+        .available = bus + (uint64_t)shape->size * sizeof(struct vnet_descriptor),
+        .used = bus + vnet_ring_used_offset(shape->size, shape->alignment),
+        .size = shape->size,
+    };
+    if (shape->packed) {
+        where.used = where.available + sizeof(struct vnet_packed_event);
+    }
+    return where;
+}
+
+// Sets up the receive queue or the transmit queue (`which`) of a pair.
+static int set_up_queue(struct vnet_device *device, struct vnet_pair *pair, unsigned which) {
     const struct vnet_transport_ops *ops = device->transport->ops;
-    struct vnet_pair *of = &device->pair;
-    struct vnet_ring *ring = queue == QUEUE_RX ? &of->rx : &of->tx;
-    uint16_t wanted = queue == QUEUE_RX ? device->config.rx_posted_max : device->config.tx_slots;
-    size_t alignment = ops->is_legacy ? LEGACY_ALIGNMENT : MODERN_ALIGNMENT;
-    uint16_t size = choose_size(device, ops->queue_size_max(device->transport, queue));
-    uint16_t slots = (uint16_t)(size >> pair);
-    if (slots == 0) {
+    unsigned queue = 2 * pair->number + which;
+    uint16_t wanted = which == QUEUE_RX ? device->config.rx_posted_max : device->config.tx_slots;
+    uint16_t size = vnet_choose_size(device, ops->queue_size_max(device->transport, queue), device->config.ring_size);
+    struct vnet_ring_shape shape = vnet_shape(device, size, 0, which == QUEUE_RX ? device->header + device->room : 0);
+    shape.slots = (uint16_t)(size >> shape.pair);
+    if (shape.slots == 0) {
         return VNET_ERROR_QUEUE;
     }
-    slots = slots < wanted ? slots : wanted;
-    if (of->ring_shared[queue] == NULL) {
+    shape.slots = shape.slots < wanted ? shape.slots : wanted;
+    if (pair->ring_shared[which] == NULL) {
         uint16_t largest = ops->is_size_fixed ? size : device->config.ring_size;
-        of->ring_octets[queue] = vnet_ring_octets(largest, alignment);
-        of->ring_shared[queue] = take_memory(device, of->ring_octets[queue], alignment);
+        pair->ring_octets[which] = vnet_ring_octets(largest, shape.alignment);
+        pair->ring_shared[which] = take_memory(device, pair->ring_octets[which], shape.alignment);
     }
-    if (of->ring_own[queue] == NULL) {
-        of->ring_own[queue] = take_memory(device, vnet_ring_own_octets(wanted, true), sizeof(void *));
+    if (pair->ring_own[which] == NULL) {
+        pair->ring_own[which] = take_memory(device, vnet_ring_own_octets(wanted, true), sizeof(void *));
     }
-    void *shared = of->ring_shared[queue];
-    if (shared == NULL || of->ring_own[queue] == NULL) {
+    void *shared = pair->ring_shared[which];
+    if (shared == NULL || pair->ring_own[which] == NULL) {
         return VNET_ERROR_MEMORY;
     }
-    size_t octets = vnet_ring_octets(size, alignment);
-    if (octets > of->ring_octets[queue]) {
+    size_t octets = vnet_ring_octets(size, shape.alignment);
+    if (octets > pair->ring_octets[which]) {
         return VNET_ERROR_QUEUE; // the device has a larger ring than at the first start
     }
     uint64_t bus = device->platform->bus_address(device->platform->context, shared, octets);
     if (bus == VNET_NO_ADDRESS) {
         return VNET_ERROR_MEMORY;
     }
-    const struct vnet_ring_shape shape = {
-        .size = size,
-        .slots = slots,
-        .header = (uint16_t)device->header,
-        .alignment = alignment,
-        .pair = pair,
-        .event_index = (device->features & FEATURE_EVENT_INDEX) != 0,
-        .packed = (device->features & FEATURE_PACKED) != 0,
-        .room = queue == QUEUE_RX ? device->header + device->room : 0,
-    };
-    vnet_ring_reset(ring, shared, of->ring_own[queue], &shape);
-    struct vnet_queue where = {
-        .descriptors = bus,
-        .available = bus + (uint64_t)size * sizeof(struct vnet_descriptor),
-        .used = bus + vnet_ring_used_offset(size, alignment),
-        .size = size,
-    };
-    if (shape.packed) {
-        where.used = where.available + sizeof(struct vnet_packed_event);
-    }
+    vnet_ring_reset(which == QUEUE_RX ? &pair->rx : &pair->tx, shared, pair->ring_own[which], &shape);
+    const struct vnet_queue where = vnet_place(&shape, bus);
     return ops->start_queue(device->transport, queue, &where) ? VNET_OK : VNET_ERROR_QUEUE;
 }
 
@@ -230,7 +252,73 @@ static uint64_t choose_features(const struct vnet_device *device, uint64_t offer
     if (HAS(CHECKSUM) && (options & VNET_OPTION_CHECKSUM)) {
         known |= FEATURE_CHECKSUM | FEATURE_GUEST_CHECKSUM;
     }
+    if (HAS(QUEUES) && (options & VNET_OPTION_QUEUES) && (offered & FEATURE_CONTROL)) {
+        known |= FEATURE_CONTROL | FEATURE_QUEUES;
+    }
     return offered & known;
+}
+
+// Chooses how many pairs there are to be. Takes memory for as many as the configuration wants, once. Returns how many
+// the device has.
+static unsigned choose_pairs(struct vnet_device *device) {
+    unsigned wanted = device->config.tx_classes;
+    device->pairs = 1;
+    device->turn = 0;
+    if (!(device->features & FEATURE_QUEUES) || wanted < 2) {
+        return 1;
+    }
+    uint8_t octets[2];
+    read_config(device, CONFIG_PAIRS, octets, sizeof(octets));
+    unsigned most = octets[0] | (unsigned)octets[1] << 8;
+    if (device->more == NULL) {
+        device->more = take_memory(device, (wanted - 1) * sizeof(*device->more), sizeof(uint64_t));
+        for (unsigned index = 1; device->more != NULL && index < wanted; index++) {
+            device->more[index - 1].number = index;
+        }
+    }
+    device->pairs = most == 0 || most > PAIRS_LIMIT ? 1 : most < wanted ? most : wanted;
+    return most;
+}
+
+static int set_up_queues(struct vnet_device *device) {
+    unsigned most = HAS(QUEUES) ? choose_pairs(device) : 1;
+    if (device->pairs > 1 && device->more == NULL) {
+        return VNET_ERROR_MEMORY;
+    }
+    int result = VNET_OK;
+    for (unsigned index = 0; index < vnet_pairs(device) && result == VNET_OK; index++) {
+        result = set_up_queue(device, vnet_pair(device, index), QUEUE_RX);
+        if (result == VNET_OK) {
+            result = set_up_queue(device, vnet_pair(device, index), QUEUE_TX);
+        }
+    }
+    if (HAS(QUEUES) && device->pairs > 1 && result == VNET_OK) {
+        result = vnet_set_up_control(device, 2 * most);
+    }
+    return result;
+}
+
+// Tells the running device how many pairs are used. One that refuses is used with one pair.
+static int use_pairs(struct vnet_device *device) {
+    if (!HAS(QUEUES) || device->pairs == 1) {
+        return VNET_OK;
+    }
+    int result = vnet_set_pairs(device, device->pairs);
+    if (result == VNET_ERROR_DEVICE) {
+        device->pairs = 1;
+        result = VNET_OK;
+    }
+    return result;
+}
+
+// Frames that waited for a pair that is no more.
+static void move_queued(struct vnet_device *device) {
+    struct vnet_buffer *buffer;
+    for (unsigned index = device->pairs; index < vnet_pairs_made(device); index++) {
+        while ((buffer = vnet_pop(&vnet_pair(device, index)->queue)) != NULL) {
+            vnet_push(&device->pair.queue, buffer);
+        }
+    }
 }
 
 static int negotiate(struct vnet_device *device) {
@@ -253,16 +341,13 @@ static int negotiate(struct vnet_device *device) {
         }
     }
     device->header = ops->is_legacy && !device->is_mergeable ? LEGACY_HEADER : MODERN_HEADER;
-    bool pair = ops->is_legacy && !(device->features & FEATURE_ANY_LAYOUT);
-    int result = set_up_queue(device, QUEUE_RX, pair);
-    if (result == VNET_OK) {
-        result = set_up_queue(device, QUEUE_TX, pair);
-    }
+    int result = set_up_queues(device);
     if (result == VNET_OK) {
         result = read_mac(device);
     }
     if (result == VNET_OK) {
         ops->set_status(device->transport, status | VNET_STATUS_DRIVER_OK);
+        result = use_pairs(device);
     }
     return result;
 }
@@ -294,13 +379,17 @@ int vnet_bring_up(struct vnet_device *device) {
         // A device that fails even here keeps what it has: vnet_take_down says so in `state`.
         return vnet_take_down(device) ? result : VNET_ERROR_TIMEOUT;
     }
-    judge_pair(device, &device->pair);
+    if (HAS(QUEUES)) {
+        move_queued(device);
+    }
+    for (unsigned index = 0; index < vnet_pairs(device); index++) {
+        judge_pair(device, vnet_pair(device, index));
+    }
     device->idle_wakes = 0;
     device->state = VNET_RUNNING;
     device->is_link_up = vnet_read_link(device);
     device->is_link_new = true;
-    vnet_refill(device, &device->pair);
-    vnet_kick(device, &device->pair.rx, QUEUE_RX);
+    vnet_refill(device);
     vnet_wake(device); // its first run asks for interrupts
     return VNET_OK;
 }
@@ -323,11 +412,7 @@ int vnet_stop(struct vnet_device *device) {
     }
     vnet_lock(device);
     bool is_down = vnet_take_down(device);
-    struct vnet_buffer *buffer;
-    while ((buffer = vnet_pop(&device->pair.queue)) != NULL) {
-        device->counters.tx_lost++;
-        vnet_return(device, buffer, false);
-    }
+    vnet_drop_queued(device);
     vnet_unlock(device);
     vnet_deliver(device);
     return is_down ? VNET_OK : VNET_ERROR_TIMEOUT;

@@ -103,7 +103,7 @@ const struct vnet_platform fake_platform = {
 };
 
 void fake_make(enum fake_kind kind) {
-    static const uint8_t config[8] = {0x52, 0x54, 0, 0x12, 0x34, 0x56, 1, 0};
+    static const uint8_t config[10] = {0x52, 0x54, 0, 0x12, 0x34, 0x56, 1, 0, FAKE_PAIRS_MAX, 0};
     static bool is_poisoned; // all of it, but for what the last device had
     POISON(arena, is_poisoned ? fake.arena_used : sizeof(arena));
     is_poisoned = true;
@@ -112,9 +112,12 @@ void fake_make(enum fake_kind kind) {
     bool is_legacy = kind == FAKE_MMIO_1 || kind == FAKE_PCI_LEGACY;
     // As QEMU does.
     fake.offered = FAKE_FEATURE_MAC | FAKE_FEATURE_STATUS | FAKE_FEATURE_EVENT_INDEX | FAKE_FEATURE_MERGEABLE |
-                   FAKE_FEATURE_CHECKSUM | FAKE_FEATURE_GUEST_CHECKSUM | 0x10002000u |
-                   (is_legacy ? FAKE_FEATURE_ANY_LAYOUT : FAKE_FEATURE_VERSION_1 | FAKE_FEATURE_PACKED);
-    fake.size_max[0] = fake.size_max[1] = 256;
+                   FAKE_FEATURE_CHECKSUM | FAKE_FEATURE_GUEST_CHECKSUM | FAKE_FEATURE_CONTROL | FAKE_FEATURE_QUEUES |
+                   0x10002000u | (is_legacy ? FAKE_FEATURE_ANY_LAYOUT : FAKE_FEATURE_VERSION_1 | FAKE_FEATURE_PACKED);
+    for (unsigned queue = 0; queue < FAKE_QUEUES; queue++) {
+        fake.size_max[queue] = queue == FAKE_QUEUES - 1 ? 64 : 256;
+    }
+    fake.tx_queue = 1;
     fake.magic = 0x74726976;
     fake.version = kind == FAKE_MMIO_1 ? 1 : 2;
     fake.device_id = 1;
@@ -171,20 +174,20 @@ static uint32_t header_octets(void) {
 // Takes chains with room for `octets`: one, or several if the driver has accepted that. Returns how many, or 0: then
 // none is taken.
 static unsigned take_room(struct fake_chain *chains, uint32_t *rooms, uint32_t octets) {
-    uint16_t before = fake.queues[0].available_next;
+    uint16_t before = fake.queues[fake.rx_queue].available_next;
     uint32_t room = 0;
     for (unsigned count = 0; count < FAKE_CHAINS_MAX;) {
-        chains[count] = take(0);
+        chains[count] = take(fake.rx_queue);
         if (chains[count].id == UINT32_MAX) {
             break;
         }
-        rooms[count] = fake_copy_chain(0, &chains[count], NULL, 0, true);
+        rooms[count] = fake_copy_chain(fake.rx_queue, &chains[count], NULL, 0, true);
         room += rooms[count++];
         if (room >= octets || !(fake.accepted & FAKE_FEATURE_MERGEABLE)) {
             return count;
         }
     }
-    fake.queues[0].available_next = before;
+    fake.queues[fake.rx_queue].available_next = before;
     return 0;
 }
 
@@ -202,8 +205,8 @@ bool fake_receive_quietly(const uint8_t *frame, uint16_t octets) {
     uint8_t *at = data;
     for (unsigned index = 0; index < count; index++) {
         uint32_t part = total < rooms[index] ? total : rooms[index];
-        fake_copy_chain(0, &chains[index], at, part, true);
-        fake_put_used_chain(0, &chains[index], part);
+        fake_copy_chain(fake.rx_queue, &chains[index], at, part, true);
+        fake_put_used_chain(fake.rx_queue, &chains[index], part);
         at += part;
         total -= part;
     }
@@ -213,29 +216,29 @@ bool fake_receive_quietly(const uint8_t *frame, uint16_t octets) {
 bool fake_receive(const uint8_t *frame, uint16_t octets) {
     bool is_there = fake_receive_quietly(frame, octets);
     if (is_there) {
-        fake_interrupt_queue(0);
+        fake_interrupt_queue(fake.rx_queue);
     }
     return is_there;
 }
 
 bool fake_transmit_quietly(void) {
-    struct fake_chain chain = take(1);
+    struct fake_chain chain = take(fake.tx_queue);
     if (chain.id == UINT32_MAX) {
         return false;
     }
     uint8_t data[2048];
-    uint32_t total = fake_copy_chain(1, &chain, data, sizeof(data), false), header = header_octets();
+    uint32_t total = fake_copy_chain(fake.tx_queue, &chain, data, sizeof(data), false), header = header_octets();
     static const uint8_t zero[12];
     bool is_checksum_left = (fake.accepted & FAKE_FEATURE_CHECKSUM) && data[0] == 1;
     if (total < header || total - header > sizeof(fake.sent[0].data) ||
-        (!is_checksum_left && memcmp(data, zero, header) != 0)) {
+        (!is_checksum_left && !fake.has_lied && memcmp(data, zero, header) != 0)) {
         abort();
     }
     struct fake_frame *frame = &fake.sent[fake.sent_count++ % FAKE_SENT_MAX];
     memcpy(frame->header, data, sizeof(frame->header));
     frame->octets = (uint16_t)(total - header);
     memcpy(frame->data, data + header, frame->octets);
-    fake_put_used_chain(1, &chain, 0);
+    fake_put_used_chain(fake.tx_queue, &chain, 0);
     return true;
 }
 
@@ -245,7 +248,31 @@ unsigned fake_transmit(unsigned most) {
         count++;
     }
     if (count != 0) {
-        fake_interrupt_queue(1);
+        fake_interrupt_queue(fake.tx_queue);
     }
     return count;
+}
+
+void fake_answer_command(unsigned queue) {
+    struct fake_chain chain = fake.ignores_commands ? (struct fake_chain){.id = UINT32_MAX} : take(queue);
+    if (chain.id == UINT32_MAX) {
+        return;
+    }
+    uint8_t command[4] = {0};
+    if (fake_copy_chain(queue, &chain, command, sizeof(command), false) != sizeof(command)) {
+        abort();
+    }
+    // Class 4, command 0: the number of pairs.
+    unsigned pairs = command[2] | (unsigned)command[3] << 8;
+    if (command[0] != 4 || command[1] != 0 || pairs == 0 || pairs > fake.control_queue / 2) {
+        abort();
+    }
+    if (fake.ack == 0) {
+        fake.pairs = pairs;
+    }
+    if (fake_copy_chain(queue, &chain, &fake.ack, 1, true) != 1) {
+        abort();
+    }
+    fake_put_used_chain(queue, &chain, 1);
+    fake_interrupt_queue(queue);
 }

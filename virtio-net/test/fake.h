@@ -13,7 +13,8 @@ enum fake_kind { FAKE_MMIO_1, FAKE_MMIO_2, FAKE_PCI_LEGACY, FAKE_PCI_MODERN, FAK
 #define FAKE_ARENA_OCTETS (1024u * 1024)
 #define FAKE_BUS UINT64_C(0x1000000)
 #define FAKE_SENT_MAX 64u
-#define FAKE_QUEUES 3u
+#define FAKE_PAIRS_MAX 4u
+#define FAKE_QUEUES (2 * FAKE_PAIRS_MAX + 1)
 #define FAKE_CHAINS_MAX 32u
 
 // Features, as in VIRTIO 1.1.
@@ -22,6 +23,8 @@ enum fake_kind { FAKE_MMIO_1, FAKE_MMIO_2, FAKE_PCI_LEGACY, FAKE_PCI_MODERN, FAK
 #define FAKE_FEATURE_MAC (UINT64_C(1) << 5)
 #define FAKE_FEATURE_MERGEABLE (UINT64_C(1) << 15)
 #define FAKE_FEATURE_STATUS (UINT64_C(1) << 16)
+#define FAKE_FEATURE_CONTROL (UINT64_C(1) << 17)
+#define FAKE_FEATURE_QUEUES (UINT64_C(1) << 22)
 #define FAKE_FEATURE_ANY_LAYOUT (UINT64_C(1) << 27)
 #define FAKE_FEATURE_EVENT_INDEX (UINT64_C(1) << 29)
 #define FAKE_FEATURE_VERSION_1 (UINT64_C(1) << 32)
@@ -48,11 +51,15 @@ struct fake {
     uint64_t offered;
     uint32_t size_max[FAKE_QUEUES];
     uint32_t magic, version, device_id;
-    uint8_t config[8];
+    uint8_t config[10];
     uint8_t pci[256];
     bool refuses_reset, refuses_features, changes_config;
-    bool is_lenient;         // registers may be touched that are not there: the device lied about their place
-    uint8_t rx_header[10];   // of the frames that it gives
+    bool has_lied;               // what the driver sends may not be what it believes to send
+    bool is_lenient;             // registers may be touched that are not there: the device lied about their place
+    uint8_t rx_header[10];       // of the frames that it gives
+    unsigned rx_queue, tx_queue; // of fake_receive and fake_transmit
+    uint8_t ack;                 // the answer to a command
+    bool ignores_commands;
     uint8_t lied_segments;   // added to the number of buffers of a frame
     unsigned memory_left;    // allocations before the platform refuses
     unsigned addresses_left; // bus addresses before the platform refuses
@@ -61,6 +68,8 @@ struct fake {
     uint64_t accepted;
     uint8_t status;
     uint32_t feature_select, generation, isr;
+    unsigned control_queue; // its number once the driver runs; 0: none
+    unsigned pairs;         // that the driver has asked for
     unsigned queue_select, resets, wakes, pauses, allocations;
     struct fake_queue queues[FAKE_QUEUES];
     unsigned sent_count;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fake.h"
+#include "fake_ring.h"
 #include "registers.h"
 
 // Where the driver sees the registers: numbers, not memory.
@@ -43,6 +44,9 @@ static void set_high(uint64_t *value, uint32_t half) {
 static void set_status(uint32_t status) {
     if (status != 0) {
         fake.status = (uint8_t)status;
+        if ((status & VNET_STATUS_DRIVER_OK) && (fake.accepted & FAKE_FEATURE_QUEUES) && !fake.is_lenient) {
+            fake.control_queue = 2 * (fake.config[8] | (unsigned)fake.config[9] << 8);
+        }
         if (fake.refuses_features) {
             fake.status &= (uint8_t)~VNET_STATUS_FEATURES_OK;
         }
@@ -52,6 +56,7 @@ static void set_status(uint32_t status) {
         fake.status = 0;
         fake.isr = 0;
         fake.accepted = 0;
+        fake.control_queue = fake.pairs = 0;
         memset(fake.queues, 0, sizeof(fake.queues));
     } else {
         fake.is_stale = true;
@@ -59,7 +64,7 @@ static void set_status(uint32_t status) {
 }
 
 static uint32_t size_max(void) {
-    return fake.queue_select < FAKE_QUEUES - 1 ? fake.size_max[fake.queue_select] : 0;
+    return fake.queue_select < FAKE_QUEUES ? fake.size_max[fake.queue_select] : 0;
 }
 
 static void start_legacy(uint32_t page, uint16_t size) {
@@ -108,6 +113,9 @@ static void notify(uint32_t queue) {
         unexpected();
     } else {
         fake.queues[queue].notifications++;
+        if (queue != 0 && queue == fake.control_queue) {
+            fake_answer_command(queue);
+        }
     }
 }
 
@@ -169,7 +177,7 @@ static void mmio_write(unsigned offset, uint32_t value) {
 static uint32_t common_read(unsigned offset) {
     switch (offset) {
     case 4: return (uint32_t)(fake.feature_select == 0 ? fake.offered : fake.offered >> 32);
-    case 18: return 2;
+    case 18: return FAKE_QUEUES;
     case 20: return fake.status;
     case 21: return generation() & 0xff;
     case 24: return size_max() & 0xffff;

@@ -236,7 +236,7 @@ uint32_t fake_copy_chain(unsigned index, const struct fake_chain *chain, uint8_t
                 memcpy(to_driver ? memory : data + total, to_driver ? data + total : memory, count);
             }
             total += part.length;
-        } else if (index < FAKE_QUEUES - 1) {
+        } else if (index != fake.control_queue) {
             abort(); // frames go one way
         }
         if (!(part.flags & FLAG_NEXT)) {

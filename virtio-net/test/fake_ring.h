@@ -19,4 +19,7 @@ void fake_put_used_chain(unsigned queue, const struct fake_chain *chain, uint32_
 uint32_t fake_copy_chain(unsigned queue, const struct fake_chain *chain, uint8_t *data, uint32_t octets,
                          bool to_driver);
 
+// Answers a command in the control queue.
+void fake_answer_command(unsigned queue);
+
 #endif

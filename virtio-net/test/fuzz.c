@@ -40,7 +40,7 @@ static uint32_t twist(const volatile void *from, uint32_t value) {
 }
 
 static void scribble(struct input *input) {
-    const struct fake_queue *queue = &fake.queues[next(input) % 2];
+    const struct fake_queue *queue = &fake.queues[next(input) % FAKE_QUEUES];
     size_t octets = queue->size == 0 ? 0 : (size_t)(queue->used - queue->descriptors) + 6 + 8 * (size_t)queue->size;
     uint8_t *memory = queue->is_on ? fake_memory(queue->descriptors, octets) : NULL;
     uint32_t at = next32(input), value = next(input);
@@ -62,6 +62,7 @@ static void note_scribble(void) {
 
 // In a packed ring what the device says it has used lies where the driver's descriptors are.
 static void note_lie(void) {
+    fake.has_lied = true;
     if (fake.accepted & FAKE_FEATURE_PACKED) {
         note_scribble();
     }
@@ -73,7 +74,7 @@ static void send_own(struct input *input, struct vnet_buffer **own) {
         buffer->length = VNET_FRAME_MIN + next(input) % 100;
         buffer->checksum = buffer->length % 4 == 3 ? VNET_CHECKSUM_PARTIAL : VNET_CHECKSUM_NONE;
         buffer->checksum_start = (uint16_t)(buffer->length / 2);
-        vnet_send(&host.device, buffer);
+        vnet_send_class(&host.device, buffer, next(input) % host.device.config.tx_classes);
     }
 }
 
@@ -89,7 +90,7 @@ static void use_kept(struct input *input) {
 static void step(struct input *input, struct vnet_buffer **own) {
     static const uint8_t FRAME[2048] = {1, 2, 3};
     unsigned queue;
-    switch (next(input) % 21) {
+    switch (next(input) % 23) {
     case 0:
     case 1:
         if (!is_scribbled()) {
@@ -106,16 +107,16 @@ static void step(struct input *input, struct vnet_buffer **own) {
         }
         break;
     case 3:
-        queue = next(input) % 2;
+        queue = next(input) % FAKE_QUEUES;
         fake_put_used(queue, next32(input), next32(input));
         note_lie();
         break;
     case 4:
-        queue = next(input) % 2;
+        queue = next(input) % FAKE_QUEUES;
         fake_move_used(queue, (uint16_t)next32(input));
         note_lie();
         break;
-    case 5: fake_interrupt_queue(next(input) % 2); break;
+    case 5: fake_interrupt_queue(next(input) % FAKE_QUEUES); break;
     case 6: fake.isr = next(input); break;
     case 7:
     case 8: host_run(); break;
@@ -127,20 +128,25 @@ static void step(struct input *input, struct vnet_buffer **own) {
         fake_change_config();
         break;
     case 13:
-        fake.config[next(input) % 8] = (uint8_t)next(input);
+        fake.config[next(input) % sizeof(fake.config)] = (uint8_t)next(input);
         fake_change_config();
         break;
     case 14:
         scribble(input);
         note_scribble();
         break;
+    case 21:
+        fake.rx_queue = next(input) % FAKE_PAIRS_MAX * 2;
+        fake.tx_queue = next(input) % FAKE_PAIRS_MAX * 2 + 1;
+        break;
+    case 22: fake.ignores_commands = next(input) % 4 == 0; break;
     case 15: fake.refuses_reset = next(input) % 4 == 0; break;
-    case 16: fake.size_max[next(input) % 2] = next32(input); break;
+    case 16: fake.size_max[next(input) % FAKE_QUEUES] = next32(input); break;
     case 17: fake.offered ^= (uint64_t)1 << next(input) % 64; break;
     case 18: vnet_stop(&host.device); break;
     case 19: vnet_start(&host.device); break;
     case 20:
-        queue = next(input) % 2;
+        queue = next(input) % FAKE_QUEUES;
         if (fake.queues[queue].is_on) {
             fake_want_notifications(queue, next(input) & 1);
         }
@@ -157,7 +163,11 @@ static void check_buffers(struct vnet_buffer **own) {
     for (unsigned index = 0; index < 4; index++) {
         in_use += own[index]->owner == VNET_OWNER_SENDING;
     }
-    if (in_use != host.device.pair.tx.under_way_count) {
+    size_t sending = host.device.pair.tx.under_way_count;
+    for (unsigned index = 1; host.device.more != NULL && index < host.device.config.tx_classes; index++) {
+        sending += host.device.more[index - 1].tx.under_way_count;
+    }
+    if (in_use != sending) {
         abort();
     }
 }
@@ -170,7 +180,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t octets) {
     config.rx_posted_min = 1 + next(&input) % 8;
     config.tx_slots = 1 + next(&input) % 16;
     config.options = next(&input) & VNET_OPTIONS;
-    if (config.options & VNET_OPTION_MERGEABLE) {
+    if (config.options & VNET_OPTION_QUEUES) {
+        config.tx_classes = (uint16_t)(1 + next(&input) % 4);
+        config.rx_posted_max = 3;
+        config.rx_posted_min = config.rx_posted_min > 3 ? 3 : config.rx_posted_min;
+        fake.config[8] = (uint8_t)(next(&input) % 8 + 1);
+        fake.ack = next(&input) % 8 == 7;
+    } else if (config.options & VNET_OPTION_MERGEABLE) {
         config.segment_octets = (uint16_t)(VNET_SEGMENT_MIN + next(&input));
         config.rx_posted_min = config.rx_posted_max = config.buffers = 12;
     }
@@ -196,6 +212,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t octets) {
     if (first & 8) {
         twists = (struct input){data + octets / 2, octets - octets / 2};
         fake.twist = twist;
+        fake.has_lied = true; // the driver may take a buffer back that the device has not used
     }
     scribbled_at = 0;
     while (input.left > 0) {

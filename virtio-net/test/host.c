@@ -31,7 +31,7 @@ static void receive(void *context, struct vnet_buffer *buffer) {
     }
     if (host.mode == HOST_KEEP) {
         host.kept[host.kept_count++ % 64] = buffer;
-    } else if (host.mode == HOST_FREE || vnet_send(&host.device, buffer) < 0) {
+    } else if (host.mode == HOST_FREE || vnet_send_class(&host.device, buffer, host.echo_class) < 0) {
         host.short_sends += host.mode == HOST_ECHO;
         if (vnet_free(&host.device, buffer) != VNET_OK) {
             abort();
@@ -153,7 +153,11 @@ unsigned host_count_buffers(void) {
     for (unsigned index = 0; host.device.buffers != NULL && index < host.device.config.buffers; index++) {
         owned[host.device.buffers[index].owner]++;
     }
-    if (owned[VNET_OWNER_POOL] != listed || owned[VNET_OWNER_POSTED] != host.device.pair.rx.under_way_count) {
+    size_t posted = host.device.pair.rx.under_way_count;
+    for (unsigned index = 1; host.device.more != NULL && index < host.device.config.tx_classes; index++) {
+        posted += host.device.more[index - 1].rx.under_way_count;
+    }
+    if (owned[VNET_OWNER_POOL] != listed || owned[VNET_OWNER_POSTED] != posted) {
         abort();
     }
     return listed + owned[VNET_OWNER_POSTED];

@@ -12,7 +12,7 @@ enum host_mode { HOST_FREE, HOST_ECHO, HOST_KEEP };
 struct host {
     struct vnet_device device;
     enum host_mode mode;
-    unsigned budget;
+    unsigned budget, echo_class;
     unsigned received, short_sends; // short_sends: echoes that vnet_send refused
     unsigned segmented;             // frames in several buffers
     uint8_t last[65536];            // the last frame

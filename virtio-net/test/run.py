@@ -41,10 +41,12 @@ WITH_OPTIONS = [
 ON_TAP = [
     *(("riscv64", transport, ("checksum",)) for transport in peer.TRANSPORTS),
     ("riscv64", "mmio 2", PACKED + EVENT + MERGEABLE + ("checksum",)),
+    *(("riscv64", transport, ("queues",)) for transport in peer.TRANSPORTS if transport.startswith("pci")),
+    ("riscv64", "pci modern", PACKED + EVENT + ("checksum", "queues")),
 ]
 # What QEMU's device must offer for an option; it offers the others by default.
 DEVICE_PROPERTIES = {"event index": ",event_idx=on", "packed": ",packed=on", "mergeable": ",mrg_rxbuf=on",
-                     "checksum": ",csum=on,guest_csum=on"}
+                     "checksum": ",csum=on,guest_csum=on", "queues": ",mq=on,vectors=0"}
 ECHOES, WINDOW = 20_000, 8
 ICOUNT = ("-icount", "shift=0,sleep=off")
 ICOUNT_FRAMES = 1000
@@ -130,12 +132,15 @@ def check_echo(run, machine, transport, program, device="", options=0):
 
 
 def check_tap(run, machine, transport, program, device, options):
-    figures = peer.on_tap(machine, transport, program, device, 1, ECHOES)
+    pairs = 4 if options & build.OPTIONS["queues"] else 1
+    figures = peer.on_tap(machine, transport, program, device, pairs, ECHOES)
     run.figures[f"{machine} {transport} tap options {options}"] = figures
     if figures["echoes"] != ECHOES or figures["datagrams"] != ECHOES // 10 or figures["restarts"]:
         return f"lost: {figures}"
-    if figures["options"] != options:
-        return f"options {figures['options']} are in use, expected {options}"
+    if figures["options"] != options or figures["pairs"] != pairs:
+        return f"options {figures['options']} and {figures['pairs']} pairs are in use, expected {options} and {pairs}"
+    if not options & build.OPTIONS["checksum"]:
+        return None
     # The kernel leaves the checksums of its datagrams to the guest's device, and takes the answers.
     return None if figures["partial_frames"] >= figures["datagrams"] else f"no partial checksums: {figures}"
 
@@ -210,7 +215,7 @@ def fuzz(out, seconds):
 def tests(run):
     for compiler in ("gcc", "clang"):
         run.check(f"freestanding/{compiler}", lambda compiler=compiler: build.freestanding(compiler, run.out))
-        for name in ("unit_path", "unit_faults", "unit_rings", "unit_header"):
+        for name in ("unit_path", "unit_faults", "unit_rings", "unit_header", "unit_queues"):
             host_program(run, compiler, name)
         host_program(run, compiler, "unit_path", driver=0)
     host_program(run, "gcc", "model", sanitized=False)

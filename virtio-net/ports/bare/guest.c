@@ -11,12 +11,14 @@
 #endif
 // With mergeable buffers a long frame arrives in segments of 256 octets.
 #define IS_MERGEABLE ((VNET_OPTIONS & VNET_OPTION_MERGEABLE) != 0)
+// With several queues the second octet of a test frame's payload chooses the class.
+#define CLASSES ((VNET_OPTIONS & VNET_OPTION_QUEUES) ? 4 : 1)
 #define RX_POSTED_MIN (IS_MERGEABLE ? 16 : 8)
 #ifndef RX_POSTED_MAX
 #define RX_POSTED_MAX RX_POSTED_MIN
 #endif
 #ifndef BUFFERS
-#define BUFFERS (IS_MERGEABLE ? 32 : 13)
+#define BUFFERS (CLASSES * (IS_MERGEABLE ? 32 : 13))
 #endif
 #define SEGMENT_OCTETS (IS_MERGEABLE ? 256 : 0)
 #define BUFFER_OCTETS (IS_MERGEABLE ? (VNET_HEADROOM + SEGMENT_OCTETS + 7) / 8 * 8 : VNET_BUFFER_OCTETS)
@@ -123,6 +125,7 @@ static uint16_t put_figures(uint8_t *to) {
         vnet_options(&device),
         partial_frames,
         segmented_frames,
+        counters.pairs,
     };
     for (unsigned index = 0; index < sizeof(figures) / sizeof(figures[0]); index++) {
         put64(to + 8 * index, figures[index]);
@@ -195,7 +198,11 @@ static inline bool turn_round(struct vnet_buffer *buffer) {
     if (is_plain) {
         swap(frame, frame + 6, 6);
     }
-    return (is_plain || answer(buffer, frame)) && vnet_send(&device, buffer) >= 0;
+    if (!is_plain && !answer(buffer, frame)) {
+        return false;
+    }
+    return (CLASSES == 1 ? vnet_send(&device, buffer)
+                         : vnet_send_class(&device, buffer, frame[PAYLOAD + 1] % CLASSES)) >= 0;
 }
 
 static void receive(void *context, struct vnet_buffer *buffer) {
@@ -286,6 +293,7 @@ _Noreturn void guest_main(void) {
         .segment_octets = SEGMENT_OCTETS,
         .receive_segments = receive_segments,
         .sent = sent,
+        .tx_classes = CLASSES,
     };
     machine_init();
     struct vnet_transport *transport = machine_find_network();
