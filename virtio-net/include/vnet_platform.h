@@ -23,7 +23,9 @@ struct vnet_platform {
 
     // Context: task. Returns memory that the device can read and write, set to zero, contiguous on the bus, or NULL
     // when the platform refuses. `octets` > 0; `alignment` is a power of two up to 4,096 octets. The memory is never
-    // given back. It must be coherent: the driver flushes no cache.
+    // given back. It must be coherent: the driver flushes no cache. Rings and frames have an alignment of 16 octets or
+    // more. The driver's own records have less, and bus_address is not asked about them: a port may put them where the
+    // device cannot write.
     void *(*memory)(void *context, size_t octets, size_t alignment);
 
     // Context: task and bottom half. Returns the bus address of `octets` octets at `start`, or VNET_NO_ADDRESS.
