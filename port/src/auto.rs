@@ -15,6 +15,7 @@ use crate::dpdk::Dpdk;
 use crate::error::{OpenError, SendError, StageError};
 use crate::memory::Memory;
 use crate::traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};
+use crate::vhost_user::VhostUser;
 
 /// How long a queue may take to become free after its last owner closed it.
 const QUEUE_RELEASE_MAX: Duration = Duration::from_millis(250);
@@ -71,6 +72,8 @@ pub enum AnyPort {
     Dpdk(Box<Dpdk>),
     /// AF_PACKET by a thread of its own.
     Deferred(Box<Deferred>),
+    /// A backend behind a socket.
+    VhostUser(Box<VhostUser>),
     /// In this process.
     Memory(Box<Memory>),
 }
@@ -84,7 +87,7 @@ macro_rules! adapters {
         })+
     };
 }
-adapters!(AfXdp(AfXdp), AfPacket(AfPacket), Deferred(Deferred), Memory(Memory),);
+adapters!(AfXdp(AfXdp), AfPacket(AfPacket), Deferred(Deferred), VhostUser(VhostUser), Memory(Memory),);
 #[cfg(feature = "dpdk")]
 adapters!(Dpdk(Dpdk));
 
@@ -96,6 +99,7 @@ macro_rules! each {
             #[cfg(feature = "dpdk")]
             Self::Dpdk($port) => $call,
             Self::Deferred($port) => $call,
+            Self::VhostUser($port) => $call,
             Self::Memory($port) => $call,
         }
     };

@@ -105,6 +105,9 @@ pub enum OpenError {
         /// What it said.
         errno: i32,
     },
+    /// The socket of a vhost-user port, or its counts.
+    #[error("vhost-user: {0}")]
+    VhostUser(#[from] ktsn_virtio_net::OpenError),
     /// Any other refusal.
     #[error("{step}: {}", io::Error::from_raw_os_error(*errno))]
     Os {

@@ -32,6 +32,7 @@ pub mod deferred;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod memory;
+pub mod vhost_user;
 
 pub use auto::{AnyPort, Opened, open};
 pub use device::{Device, LinkInfo, LinkState, Options, in_namespace, link_info, link_speed};

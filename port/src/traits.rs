@@ -22,7 +22,7 @@ pub type Builder<'a> = dyn FnMut(&mut [u8]) -> Option<usize> + 'a;
 /// What an opened port can do; constant while it is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The adapter's name as in the configuration: `af_xdp`, `af_packet`, `memory`; `deferred` is chosen by the daemon.
+    /// The adapter's name as in the configuration: `af_xdp`, `af_packet`, `vhost_user`, `memory`; `deferred` is chosen by the daemon.
     pub adapter: &'static str,
     /// The interface's index; 0 when there is none.
     pub ifindex: u32,
@@ -68,6 +68,8 @@ pub struct Counters {
     pub failed_count: u64,
     /// Deferred frames that the device refused in the end: `committed_count` includes them.
     pub deferred_dropped_count: u64,
+    /// Frames that the backend of a vhost-user port had not taken when it went away: `committed_count` includes them.
+    pub lost_count: u64,
     /// Frames given back unsent.
     pub abandoned_count: u64,
     /// Buffers that came back from the kernel, transmitted or dropped by the device.

@@ -26,7 +26,7 @@ mod socket;
 mod sys;
 
 pub use error::{Fault, OpenError, PATH_OCTETS_MAX, QUEUES_MAX, SLOTS_MAX, SendError};
-pub use link::{Link, Options};
+pub use link::{Link, Options, Watch};
 pub use socket::{Server, connect};
 
 /// Shortest frame: an Ethernet header.

@@ -126,9 +126,15 @@ impl Link {
     /// Whether the backend has closed the connection, or has sent something unasked. A system call.
     #[must_use]
     pub fn is_hung_up(&self) -> bool {
-        let mut connection = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::RDHUP)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut connection, Some(&now)).is_ok_and(|count| count > 0)
+        is_hung_up(&self.socket)
+    }
+
+    /// The connection alone, for a thread that waits for the hang-up while another one has the link.
+    ///
+    /// # Errors
+    /// [`OpenError::Os`].
+    pub fn watch(&self) -> Result<Watch, OpenError> {
+        self.socket.try_clone().map(Watch).map_err(|error| OpenError::io("dup", &error))
     }
 
     /// The first rule that the backend broke.
@@ -153,6 +159,30 @@ fn refusal(pair: &mut Pair, status: i32, octets: usize) -> SendError {
         LENGTH => SendError::Length { octets },
         FULL => SendError::Full,
         _ => SendError::Broken(Fault::of(pair.fault())),
+    }
+}
+
+fn is_hung_up(socket: &UnixStream) -> bool {
+    let mut connection = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut connection, Some(&now)).is_ok_and(|count| count > 0)
+}
+
+/// The connection of a link. It stays open as long as this value lives. Readable when the backend hangs up.
+#[derive(Debug)]
+pub struct Watch(UnixStream);
+
+impl Watch {
+    /// As [`Link::is_hung_up`].
+    #[must_use]
+    pub fn is_hung_up(&self) -> bool {
+        is_hung_up(&self.0)
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -71,6 +71,10 @@ struct Mapping {
     octets: usize,
 }
 
+// SAFETY: memory belongs to no thread. All accesses go through the pointer, by the C code, in calls on a `Pair` that is borrowed
+// mutably for each call that changes something; the C code keeps no thread's identity.
+unsafe impl Send for Mapping {}
+
 impl Mapping {
     /// Memory of this process alone, all zeros, each page there.
     fn own(octets: usize) -> Result<Self, Errno> {
@@ -153,10 +157,6 @@ pub(crate) struct Pair {
     frames: Box<[u8]>,
     lengths: [u16; BATCH],
 }
-
-// SAFETY: the C code keeps no thread's identity; all calls that change something take `&mut self`, and those with `&self` only
-// read fields that no other thread changes meanwhile. The shared memory outlives the pair: `Link` owns both.
-unsafe impl Send for Pair {}
 
 impl Pair {
     /// Makes the rings of pair number `index` in `shared`, which lies at `bus` for the backend. `Err`: enum vnet_status.

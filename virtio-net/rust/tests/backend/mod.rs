@@ -110,6 +110,12 @@ impl Backend {
         self.socket.shutdown(std::net::Shutdown::Both).expect("shut down");
     }
 
+    /// Whether the front end has closed the connection.
+    pub(crate) fn is_closed(&self) -> bool {
+        let read = rustix::net::recv(&self.socket, &mut [0; 8], RecvFlags::DONTWAIT);
+        read.is_ok_and(|(_, count)| count == 0)
+    }
+
     /// Answers until the second GET_FEATURES, which ends the negotiation. False: the connection ended before.
     pub(crate) fn negotiate(&mut self) -> bool {
         let mut asked = 0;
