@@ -36,10 +36,11 @@ suite() {
     echo "$status" >"$out/$name.status"
 }
 
-# The optional port, which nothing else of the build needs.
+# The optional port, which nothing else of the build needs; and backends of vhost-user, which keep a CPU busy.
 dpdk() {
     suite dpdk "$cargo" test --locked --no-fail-fast -p ktsn-port --features dpdk --lib --test dpdk -- --show-output
     suite dpdk-daemon "$cargo" test --locked --no-fail-fast -p ktsnd --features dpdk --lib dpdk -- --show-output
+    suite vhost-user "$cargo" test --locked --no-fail-fast -p ktsn-virtio-net --features testpmd --test testpmd -- --show-output --test-threads=1
     suite dpdk-end-to-end "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test dpdk_daemon -- --show-output
 }
 
