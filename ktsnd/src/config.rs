@@ -9,6 +9,7 @@ mod attach_flag;
 mod capture;
 mod checked;
 mod clock;
+mod egress;
 mod ethernet;
 mod ingress;
 mod overlay;
@@ -25,6 +26,7 @@ pub use attach_flag::{attach_keys, parse_attach};
 pub use capture::CaptureMode;
 pub use checked::{Attachment, ClientLimits, Config, Daemon};
 pub use clock::ClockSource;
+pub use egress::EgressMode;
 pub use ethernet::Ethernet;
 pub use ingress::IngressMode;
 pub use ktsn_proto::attachment::{

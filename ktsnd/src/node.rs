@@ -23,6 +23,7 @@ mod request;
 mod restore;
 mod rules;
 mod schedule;
+mod switch;
 mod view;
 mod worker_thread;
 
@@ -82,6 +83,8 @@ struct OpenPort {
     policing: Arc<[StreamFilterStats]>,
     /// For a pod's interface: whether an ordinary thread sends its frames instead of the worker, and since when.
     deferral: interface::DeferralState,
+    /// For a port to a virtual switch: its state.
+    backend: Option<switch::Backend>,
     /// The number of frames that the device had sent when the port was opened.
     sent_before: u64,
 }

@@ -250,6 +250,8 @@ ktsn_model::words! {
         DeviceGone = "device_gone",
         /// The device's MTU has shrunk.
         TooLong = "too_long",
+        /// The backend of a vhost-user port went away before it took the frame, which was handed over already.
+        Lost = "lost",
         /// Anything else.
         Other = "other",
     }

@@ -18,6 +18,8 @@
 
 mod keeper;
 
+use std::sync::Arc;
+
 use std::path::Path;
 
 use ktsn_virtio_net::{FRAME_OCTETS_MAX, SendError as LinkError};
@@ -87,10 +89,10 @@ impl VhostUser {
         Ok(Self { keeper: Keeper::start(socket)?, stages, frames, slot_octets, capabilities })
     }
 
-    /// Backends that connected and did not get as far as a link: they closed, lied or were silent.
+    /// The port's state, for other threads.
     #[must_use]
-    pub fn failed_backends(&self) -> u64 {
-        self.keeper.failed_count()
+    pub fn status(&self) -> Status {
+        Status(self.keeper.shared())
     }
 
     /// Sends the frame of a launched stage.
@@ -110,6 +112,36 @@ impl VhostUser {
                 Err(SendError::LinkDown)
             }
         }
+    }
+}
+
+/// A port's state, readable by any thread while the port lives and after.
+#[derive(Debug, Clone)]
+pub struct Status(Arc<keeper::Shared>);
+
+impl Status {
+    /// Whether a backend is connected.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.0.is_up()
+    }
+
+    /// Backends that were served so far.
+    #[must_use]
+    pub fn served_count(&self) -> u64 {
+        self.0.served_count()
+    }
+
+    /// Backends that connected and did not get as far as a link: they closed, lied or were silent.
+    #[must_use]
+    pub fn failed_count(&self) -> u64 {
+        self.0.failed_count()
+    }
+
+    /// Why the last one of these came to nothing; `None` when a later one is or was served.
+    #[must_use]
+    pub fn last_fault(&self) -> Option<String> {
+        self.0.last_fault()
     }
 }
 

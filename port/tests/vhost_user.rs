@@ -137,11 +137,13 @@ fn backends_that_lie_come_to_nothing_and_the_next_honest_one_is_served() {
             backend.lie = Some((1, lie));
             backend.negotiate()
         });
-        until(|| port.failed_backends() == failed);
+        until(|| port.status().failed_count() == failed);
+        assert!(port.status().last_fault().is_some_and(|said| said.contains("GET_FEATURES")), "{lie:?}");
         assert!(!thread.join().expect("backend"), "{lie:?}");
         assert!(!port.link_up());
     }
     let mut backend = attach(&mut port, &place.path);
+    assert_eq!((port.status().served_count(), port.status().last_fault()), (1, None));
     send(&mut port, &frame(1, 60)).expect("sent");
     assert_eq!(taken(&mut backend, 0), [frame(1, 60)]);
     // This one breaks a rule of the rings: its connection is closed, and the next one comes.
@@ -153,6 +155,22 @@ fn backends_that_lie_come_to_nothing_and_the_next_honest_one_is_served() {
     send(&mut port, &frame(4, 60)).expect("sent");
     assert_eq!(taken(&mut backend, 0), [frame(4, 60)]);
     assert_eq!(port.counters().lost_count, 1);
+}
+
+/// A port that is dropped waits for no answer.
+#[test]
+fn a_silent_backend_does_not_keep_a_port() {
+    let place = place();
+    let port = open(&place.path, 1).expect("a port");
+    let mut far = UnixStream::connect(&place.path).expect("the port listens");
+    // The first request has come: the port waits for an answer to the second one.
+    std::io::Read::read_exact(&mut far, &mut [0; 24]).expect("two requests");
+    let status = port.status();
+    drop(port);
+    // The limit did not end it.
+    let fault = status.last_fault().expect("no link");
+    assert!(fault.contains("closed the connection"), "{fault}");
+    assert!(!place.path.exists());
 }
 
 #[test]

@@ -53,3 +53,4 @@ mod overlay_changes;
 mod overlay_segment;
 mod supervision;
 mod txtime_rules;
+mod virtual_switch;

@@ -84,7 +84,7 @@ func TestEachFieldWrongInTurnIsNamed(t *testing.T) {
 
 // Every field of tsn-cni's own has a good value that is stored; every other key goes to ktsnd as it is written.
 func TestEveryFieldArrives(t *testing.T) {
-	const attachment = `"uplink":"eth1","ingress":"short","receive":"expect","take":{"priority_min":6},"destinations":["10.0.0.0/8"],"classes":[6,7],
+	const attachment = `"uplink":"eth1","ingress":"short","egress":"vhost-user","vhost_socket":"/run/vhost/","vhost_queues":2,"receive":"expect","take":{"priority_min":6},"destinations":["10.0.0.0/8"],"classes":[6,7],
 		"late":"drop","overrun_limit":"300us","horizon":"2s","capture":"kernel","capture_priority":5,"allow_tai":false,
 		"allow_policy_bypass":true,"vlan":7,"pcp":6,"slots":64,"clients_max":3,"octets_max":70000,"memory_max":18446744073709551615,"ethernet":"any",
 		"overlay":{"vxlan":{"mode":"bridged","vni":42,"port":8472,"local":"192.0.2.1","device":"x","learn_from":"y",

@@ -13,6 +13,7 @@ use super::ConfigError;
 use super::addresses::Given;
 use super::capture::CaptureMode;
 use super::clock::{self, ClockSource};
+use super::egress::EgressMode;
 use super::ethernet::Ethernet;
 use super::ingress::IngressMode;
 use super::overlay::Overlay;
@@ -125,6 +126,8 @@ pub struct Attachment {
     pub allow_policy_bypass: bool,
     /// How arriving frames get into the pod.
     pub ingress: IngressMode,
+    /// Which port sends what leaves by the pod's own interface.
+    pub egress: EgressMode,
     /// How its programs may wait for frames.
     pub receive: ReceiveMode,
     /// How sends are seen.
@@ -247,6 +250,7 @@ impl Attachment {
             horizon: span("horizon", &raw.horizon, Nanos::from_seconds(10), crate::limits::HORIZON_MAX)?,
             allow_policy_bypass: raw.allow_policy_bypass.unwrap_or(false),
             ingress: IngressMode::check(&path("ingress"), raw.ingress.as_deref(), !overlay.is_none())?,
+            egress: EgressMode::check(field, name, &raw)?,
             receive: word(&path("receive"), raw.receive.as_deref())?,
             capture: word(&path("capture"), raw.capture.as_deref())?,
             capture_priority: super::capture::priority(&path("capture_priority"), raw.capture_priority)?,

@@ -48,6 +48,9 @@ pub(crate) fn listed(attachment: &Attachment, state: Option<&OverlayState>) -> A
         vlan: attachment.tag.map(|tag| u32::from(tag.vid.get())).filter(|vid| *vid != 0),
         pcp: attachment.tag.map(|tag| u32::from(tag.pcp.get())),
         ingress: Some(attachment.ingress.word().to_owned()),
+        egress: Some(attachment.egress.word().to_owned()),
+        vhost_socket: attachment.egress.keys().0,
+        vhost_queues: attachment.egress.keys().1,
         receive: Some(attachment.receive.word().to_owned()),
         capture: Some(attachment.capture.word().to_owned()),
         capture_priority: Some(u32::from(attachment.capture_priority)),
@@ -175,6 +178,9 @@ take = { priority_min = 3 }
 vlan = 7
 pcp = 4
 ingress = "short"
+egress = "vhost-user"
+vhost_socket = "/run/vhost/"
+vhost_queues = 3
 receive = "expect"
 capture = "kernel"
 capture_priority = 6
@@ -224,7 +230,7 @@ overlay = { vxlan = { mode = "routed", vni = 7, port = 8472, local = "192.0.2.1"
         let toml = "[[attachment]]\nname = \"a\"\nnetns = \"a\"\ninterface = \"eth0\"\n";
         let attachment = Config::parse(toml).unwrap().attachments.remove(0);
         let config = listed(&attachment, None);
-        let optional = ["uplink", "addresses", "vlan", "pcp"];
+        let optional = ["uplink", "addresses", "vlan", "pcp", "vhost_socket", "vhost_queues"];
         let value = serde_json::to_value(&config).unwrap();
         let missing = AttachmentConfig::KEYS.iter().filter(|key| value.get(key).is_none());
         assert!(missing.eq(optional.iter()), "{value}");

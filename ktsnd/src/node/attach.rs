@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use ktsn_port::{AnyPort, Device, OpenError, Opened, Options, Port as _, link_info, link_speed, open};
-use ktsn_port::{af_packet::AfPacket, af_xdp::AfXdp};
+use ktsn_port::{af_packet::AfPacket, af_xdp::AfXdp, vhost_user::Socket};
 use ktsn_resolve::{AttachmentIndex, PortIndex};
 
 use tracing::{info, warn};
@@ -16,7 +16,7 @@ use super::errors::{not_opened, precondition};
 use super::interface::DeferralState;
 use super::worker_thread::WorkerThread;
 use super::{Node, NodeError, OpenPort, ServedAttachment};
-use crate::config::{AdapterChoice, Attachment, Port as PortConfig};
+use crate::config::{AdapterChoice, Attachment, EgressMode, Port as PortConfig};
 use crate::limits;
 use crate::margins::MarginCache;
 use crate::stats::{AttachmentStats, PortStats};
@@ -115,10 +115,17 @@ impl Node {
         let (uplink_port, is_new) = self.uplink_worker(uplink)?;
         done.extend(is_new.then_some(Step::Worker(uplink_port)));
         // The host's own programs: what leaves by the uplink's device leaves through the uplink's gates.
-        let (interface_port, entered) = if is_own_device(&attachment, uplink) {
+        let is_by_uplink = is_own_device(&attachment, uplink) && !attachment.egress.is_vhost_user();
+        let (interface_port, entered) = if is_by_uplink {
             (uplink_port, None)
         } else {
-            let opened = self.open_interface(&attachment, uplink)?;
+            let opened = match &attachment.egress {
+                EgressMode::Interface => self.open_interface(&attachment, uplink)?,
+                EgressMode::VhostUser { socket, queues, .. } => (
+                    self.open_vhost_user(&attachment, uplink, &Socket { path: socket, queues: *queues })?,
+                    None,
+                ),
+            };
             done.push(Step::Interface(opened.0));
             opened
         };
@@ -394,6 +401,7 @@ impl Node {
             stats: stats.clone(),
             policing,
             deferral: DeferralState::default(),
+            backend: None,
             sent_before: sent_by_device.saturating_sub(frames_of(&stats)),
         };
         self.ports.insert(index.0, open);

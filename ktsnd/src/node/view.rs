@@ -11,6 +11,7 @@ use ktsn_time::Offset;
 
 use super::attach::{frames_of, frames_sent};
 use super::schedule::name_of;
+use super::switch::Backend;
 use super::{Node, NodeError, OpenPort, ServedAttachment};
 use crate::config::Mode;
 use crate::messages::{histogram_message, listed};
@@ -31,9 +32,9 @@ impl Node {
                 device: p.device.clone(),
                 netns: p.netns.clone(),
                 adapter: p.adapter.to_owned(),
-                adapter_reason: p.reason.clone(),
+                adapter_reason: p.backend.as_ref().map_or_else(|| p.reason.clone(), Backend::reason),
                 link_speed: p.link_speed,
-                up: p.up,
+                up: p.backend.as_ref().map_or(p.up, Backend::is_up),
                 mode: mode.to_owned(),
                 strategy: strategy.to_owned(),
                 schedule: schedule.map(|s| name_of(s).to_owned()).unwrap_or_default(),

@@ -22,7 +22,7 @@ use super::retry::Retry;
 use super::sending::{Copies, Egress};
 use super::warm_up::WarmUp;
 use crate::limits;
-use crate::stats::{PortRefusal, PortStats, count};
+use crate::stats::{PortRefusal, PortStats, add, count};
 
 /// A frame in a port's buffer.
 #[derive(Clone, Copy)]
@@ -63,6 +63,8 @@ pub(super) struct PortState<P> {
     pub budget: HandOverBudget,
     pub retry: Option<Retry>,
     pub stats: Arc<PortStats>,
+    /// Of the frames that the port has lost after their hand-over, those that are counted.
+    lost: u64,
     /// When the node was notified of a failure last.
     failure_notified_at: Monotonic,
 }
@@ -83,6 +85,7 @@ impl<P: Port> PortState<P> {
             budget: HandOverBudget::new(),
             retry: None,
             stats,
+            lost: 0,
             failure_notified_at: Monotonic::ZERO,
         };
         state.set_hand_over(hand_over_latency::AT_START);
@@ -210,6 +213,13 @@ impl<P: Port> PortState<P> {
     /// Counts a refusal of the device.
     pub(super) fn count_refused(&self, why: PortRefusal) {
         count(&self.stats.refused[why as usize]);
+    }
+
+    /// Counts the frames that the port has lost after their hand-over.
+    pub(super) fn count_lost(&mut self) {
+        let all = self.port.counters().lost_count;
+        add(&self.stats.refused[PortRefusal::Lost as usize], all.saturating_sub(self.lost));
+        self.lost = all;
     }
 
     /// True when the node is to be notified that the device is gone: once in [`limits::NEWS_PAUSE`].

@@ -293,6 +293,7 @@ impl<P: Port> Ports<P> {
         for (index, state) in (0..).zip(&mut self.all[..self.end]) {
             let Some(state) = state else { continue };
             state.port.reap();
+            state.count_lost();
             if let Some(before) = state.succeed() {
                 inbox.hand_back(Returned::Port(PortIndex(index), Some(before)));
             }

@@ -4,9 +4,11 @@
 //! In: a socket's path. Out: links, one after the other. Listening, negotiation (up to a second) and unmapping happen in the
 //! thread; the port takes and returns links over wait-free queues.
 
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,6 +23,8 @@ use crate::error::OpenError;
 const LINKS: usize = 2;
 /// After a backend that failed, the next one is looked at so much later.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long a negotiation may take. OVS answers in milliseconds, except while it gives up the connection before.
+const NEGOTIATION_MAX: Duration = Duration::from_secs(5);
 /// Receive buffers of each queue: the fewest that there can be.
 const POSTED: u16 = 1;
 
@@ -31,12 +35,43 @@ struct Held {
     is_gone: Arc<AtomicBool>,
 }
 
-/// What thread and port share.
-#[derive(Debug)]
-struct Shared {
+/// What thread and port share, and others may read.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
     is_closing: AtomicBool,
-    /// Backends that connected and did not get as far as a link.
+    is_up: AtomicBool,
+    served_count: AtomicU64,
     failed_count: AtomicU64,
+    /// The thread writes it; the port never takes this lock.
+    last_fault: Mutex<Option<LinkOpenError>>,
+    /// The connection that the thread negotiates over. The port's end shuts it down when it is dropped.
+    negotiating: Mutex<Option<UnixStream>>,
+}
+
+impl Shared {
+    pub(super) fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Acquire)
+    }
+
+    pub(super) fn served_count(&self) -> u64 {
+        self.served_count.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn failed_count(&self) -> u64 {
+        self.failed_count.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn last_fault(&self) -> Option<String> {
+        self.fault().as_ref().map(ToString::to_string)
+    }
+
+    fn fault(&self) -> MutexGuard<'_, Option<LinkOpenError>> {
+        self.last_fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn negotiating(&self) -> MutexGuard<'_, Option<UnixStream>> {
+        self.negotiating.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The port's end.
@@ -53,16 +88,24 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Listens, and starts the thread.
     pub(super) fn start(socket: &Socket<'_>) -> Result<Self, OpenError> {
-        let options = Options { queues: socket.queues, posted: POSTED, ..Options::default() };
+        let options =
+            Options { queues: socket.queues, posted: POSTED, limit: NEGOTIATION_MAX, ..Options::default() };
         let server = Server::listen(socket.path, &options)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| OpenError::os("eventfd", errno))?;
         let wake = Arc::new(wake);
-        let shared = Arc::new(Shared { is_closing: AtomicBool::new(false), failed_count: AtomicU64::new(0) });
+        let shared = Arc::new(Shared::default());
         let (found, new) = RingBuffer::new(LINKS);
         let (ended, returned) = RingBuffer::new(2 * LINKS);
-        let mut sentry =
-            Sentry { server, found, returned, watched: None, wake: wake.clone(), shared: shared.clone() };
+        let mut sentry = Sentry {
+            server,
+            options,
+            found,
+            returned,
+            watched: None,
+            wake: wake.clone(),
+            shared: shared.clone(),
+        };
         let thread = std::thread::Builder::new()
             .name("ktsn-vhost-user".to_owned())
             .spawn(move || sentry.run())
@@ -97,6 +140,8 @@ impl Keeper {
     pub(super) fn retire(&mut self, lost: &mut u64) {
         let Some(mut held) = self.held.take() else { return };
         *lost += held.link.stop();
+        // A backend that broke a rule has not hung up: the thread does.
+        held.is_gone.store(true, Ordering::Release);
         // Without room it is freed here: that takes longer, and is right as well.
         let _freed_here = self.ended.push(held);
         self.ring();
@@ -104,13 +149,11 @@ impl Keeper {
 
     /// Whether frames can be sent now.
     pub(super) fn is_up(&self) -> bool {
-        let is_gone = |held: &Held| held.is_gone.load(Ordering::Acquire);
-        self.held.as_ref().is_some_and(|held| !is_gone(held)) || !self.new.is_empty()
+        self.shared.is_up()
     }
 
-    /// Backends that connected and did not get as far as a link.
-    pub(super) fn failed_count(&self) -> u64 {
-        self.shared.failed_count.load(Ordering::Relaxed)
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        self.shared.clone()
     }
 
     /// Wakes the thread.
@@ -124,8 +167,10 @@ impl Drop for Keeper {
         self.held = None;
         self.shared.is_closing.store(true, Ordering::Release);
         self.ring();
+        if let Some(socket) = &*self.shared.negotiating() {
+            let _closed_already = socket.shutdown(Shutdown::Both);
+        }
         if let Some(thread) = self.thread.take() {
-            // A negotiation under way ends within its limit.
             let _cannot_panic = thread.join();
         }
     }
@@ -134,6 +179,7 @@ impl Drop for Keeper {
 /// The thread's part.
 struct Sentry {
     server: Server,
+    options: Options,
     found: Producer<Held>,
     returned: Consumer<Held>,
     watched: Option<(Watch, Arc<AtomicBool>)>,
@@ -148,8 +194,7 @@ impl Sentry {
             let mut word = [0; 8];
             let _empty = rustix::io::read(&*self.wake, &mut word);
             while let Ok(ended) = self.returned.pop() {
-                // A backend that broke a rule has not hung up: this end does.
-                ended.is_gone.store(true, Ordering::Release);
+                drop(ended);
             }
             if self
                 .watched
@@ -169,6 +214,7 @@ impl Sentry {
     fn forget(&mut self) {
         if let Some((_, is_gone)) = self.watched.take() {
             is_gone.store(true, Ordering::Release);
+            self.shared.is_up.store(false, Ordering::Release);
         }
     }
 
@@ -191,22 +237,35 @@ impl Sentry {
         let _interrupted = poll(&mut waits, limit.as_ref());
     }
 
+    /// `None`: no backend has connected.
+    fn negotiate(&self) -> Result<Option<(Link, Watch)>, LinkOpenError> {
+        let Some(socket) = self.server.accept_socket()? else { return Ok(None) };
+        *self.shared.negotiating() = socket.try_clone().ok();
+        // The port's end sets the flag first, and then looks for the connection.
+        let link = match self.shared.is_closing.load(Ordering::Acquire) {
+            true => Ok(None),
+            false => Link::open(socket, &self.options).map(Some),
+        };
+        *self.shared.negotiating() = None;
+        link?.map(|link| link.watch().map(|watch| (link, watch))).transpose()
+    }
+
     fn look_for_backend(&mut self) {
-        match self.server.accept().and_then(|link| link.map(with_watch).transpose()) {
+        match self.negotiate() {
             Ok(Some((link, watch))) => {
                 let is_gone = Arc::new(AtomicBool::new(false));
                 self.watched = Some((watch, is_gone.clone()));
                 let _cannot_be_full = self.found.push(Held { link, is_gone });
+                *self.shared.fault() = None;
+                self.shared.served_count.fetch_add(1, Ordering::Relaxed);
+                self.shared.is_up.store(true, Ordering::Release);
             }
             Ok(None) => {}
-            Err(_) => {
+            Err(error) => {
+                *self.shared.fault() = Some(error);
                 self.shared.failed_count.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(PAUSE);
             }
         }
     }
-}
-
-fn with_watch(link: Link) -> Result<(Link, Watch), LinkOpenError> {
-    link.watch().map(|watch| (link, watch))
 }

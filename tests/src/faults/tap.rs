@@ -119,6 +119,12 @@ pub(crate) fn on_clock(stamp: i64, clock: u32) -> i64 {
     stamp + seconds * 1_000_000_000
 }
 
+/// What a frame is that was found elsewhere than at a device; it arrived just now.
+#[must_use]
+pub fn read(frame: &[u8]) -> Option<Arrival> {
+    link(frame, now(rustix::time::DynamicClockId::Known(rustix::time::ClockId::Realtime)), false)
+}
+
 fn u16_at(octets: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(octets.get(at..at + 2)?.try_into().ok()?))
 }

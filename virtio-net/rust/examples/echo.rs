@@ -12,7 +12,7 @@ use ktsn_virtio_net::{Options, connect};
 /// Frames under way at most.
 const WINDOW: u64 = 96;
 /// After so long without a frame the rest is lost.
-const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(5);
 /// Where the sequence number lies: behind the Ethernet header.
 const SEQUENCE: std::ops::Range<usize> = 14..22;
 

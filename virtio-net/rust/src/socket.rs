@@ -68,6 +68,15 @@ impl Server {
     /// # Errors
     /// An [`OpenError`]; the server goes on listening.
     pub fn accept(&self) -> Result<Option<Link>, OpenError> {
+        self.accept_socket()?.map(|socket| Link::open(socket, &self.options)).transpose()
+    }
+
+    /// Takes the next backend without a word to it: the caller calls [`Link::open`], and may end that by shutting a copy of the
+    /// socket down. `None`: no backend has connected.
+    ///
+    /// # Errors
+    /// [`OpenError::Os`]; the server goes on listening.
+    pub fn accept_socket(&self) -> Result<Option<UnixStream>, OpenError> {
         let socket = match self.listener.accept() {
             Ok((socket, _)) => socket,
             Err(error)
@@ -81,7 +90,7 @@ impl Server {
             Err(error) => return Err(OpenError::io("accept", &error)),
         };
         socket.set_nonblocking(false).map_err(|error| OpenError::io("fcntl", &error))?;
-        Link::open(socket, &self.options).map(Some)
+        Ok(Some(socket))
     }
 
     /// Where it listens.

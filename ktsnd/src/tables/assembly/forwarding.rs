@@ -12,8 +12,8 @@ use crate::tables::kernel::snapshot::Snapshot;
 use crate::tables::kernel::xfrm::Policies;
 use crate::tables::spec::AttachmentSpec;
 
-/// What the node forwards for the pod with this interface: nothing for those on an overlay, and nothing where the node may
-/// encrypt what it forwards.
+/// What the node forwards for the pod with this interface: nothing for those on an overlay or behind a virtual switch, and
+/// nothing where the node may encrypt what it forwards.
 pub(super) fn forwarding(
     spec: &AttachmentSpec,
     interface: &Link,
@@ -23,7 +23,8 @@ pub(super) fn forwarding(
     let is_protected =
         !spec.attachment.allow_policy_bypass && policies.is_some_and(Policies::protect_anything);
     let has_overlay = !spec.attachment.overlay.is_none();
-    if has_overlay || is_protected {
+    // What a virtual switch carries does not pass the node's own routing.
+    if has_overlay || is_protected || spec.attachment.egress.is_vhost_user() {
         return Forwarding::default();
     }
     let gateways = interface.routes.iter().filter_map(|route| match route.via {
