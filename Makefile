@@ -28,7 +28,7 @@ lint: setup ## formatting, clippy, staticcheck, rustdoc, shellcheck, and the pro
 test: setup ## builds and runs every test but those below, the loom models and the list of allowed skips (root)
 	@scripts/test.sh
 
-test-dpdk: setup ## the tests of DPDK's ports, and vhost-user against testpmd, into out/test-dpdk (root)
+test-dpdk: setup ## the tests of DPDK's ports, and vhost-user against testpmd and OVS-DPDK, into out/test-dpdk (root)
 	@scripts/test.sh dpdk
 
 test-clients: setup ## real programs under libktsn against the kernel, into out/test/clients.json (root); ONLY=text picks cells

@@ -42,6 +42,7 @@ dpdk() {
     suite dpdk-daemon "$cargo" test --locked --no-fail-fast -p ktsnd --features dpdk --lib dpdk -- --show-output
     suite vhost-user "$cargo" test --locked --no-fail-fast -p ktsn-virtio-net --features testpmd --test testpmd -- --show-output --test-threads=1
     suite dpdk-end-to-end "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test dpdk_daemon -- --show-output
+    suite ovs-end-to-end "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test ovs_daemon -- --show-output
 }
 
 every_other() {

@@ -19,6 +19,7 @@ pub mod micro;
 mod observations;
 mod observers;
 pub mod overlay;
+pub mod ovs;
 pub mod process;
 pub mod receive;
 pub mod sched;

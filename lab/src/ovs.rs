@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A private OVS-DPDK (Debian's openvswitch-switch-dpdk): database, sockets, logs and huge pages in a directory of its own.
+//!
+//! In: a namespace, and how the switch may use the machine. Out: a running switch without any bridge, and calls that make bridges
+//! and ports. It touches neither PCI nor the system's own Open vSwitch. Everything ends with the value, the reserved huge pages
+//! too.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::error::LabError;
+use crate::process::{Process, Program};
+use crate::sys;
+
+const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const PAGES: &str = "/proc/sys/vm/nr_hugepages";
+const PAGE_MIB: u32 = 2;
+/// DPDK prepares its memory before the switch answers: seconds, on a busy machine many.
+const START_MAX: Duration = Duration::from_secs(90);
+const STEP: Duration = Duration::from_millis(20);
+
+/// How the switch may use the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The CPU of its polling thread.
+    pub cpu: usize,
+    /// How long that thread may sleep when it found nothing, in microseconds (`pmd-maxsleep`); 0: it spins.
+    pub sleep_us_max: u32,
+    /// Huge pages of the switch in MiB (`dpdk-socket-mem`, `dpdk-socket-limit`): one port and its buffers take some 200.
+    pub memory_mib: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { cpu: 0, sleep_us_max: 50, memory_mib: 512 }
+    }
+}
+
+/// Huge pages that were reserved for one user; given back with the value.
+#[derive(Debug)]
+struct Pages {
+    before: u32,
+}
+
+impl Pages {
+    fn reserve(count: u32) -> Result<Self, LabError> {
+        let read = || {
+            let text = std::fs::read_to_string(PAGES).map_err(LabError::file(PAGES))?;
+            text.trim()
+                .parse::<u32>()
+                .map_err(|error| LabError::Contents { path: PAGES.into(), problem: error.to_string() })
+        };
+        let before = read()?;
+        std::fs::write(PAGES, (before + count).to_string()).map_err(LabError::file(PAGES))?;
+        let pages = Self { before };
+        let found = read()?;
+        if found < before + count {
+            return Err(LabError::Impossible {
+                what: format!(
+                    "{count} huge pages of {PAGE_MIB} MiB: the kernel has {}",
+                    found - before.min(found)
+                ),
+                remedy: format!("free memory, or reserve them at boot: vm.nr_hugepages={}", before + count),
+            });
+        }
+        Ok(pages)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let _stay_reserved = std::fs::write(PAGES, self.before.to_string());
+    }
+}
+
+/// A hugetlbfs of the switch's own.
+#[derive(Debug)]
+struct HugeFiles(PathBuf);
+
+impl HugeFiles {
+    fn mount(directory: PathBuf) -> Result<Self, LabError> {
+        std::fs::create_dir(&directory).map_err(LabError::file(&directory))?;
+        mount("nodev", &directory, "hugetlbfs", MountFlags::empty(), Some(c"pagesize=2M"))
+            .map_err(|errno| LabError::system("mount(hugetlbfs)")(errno.into()))?;
+        Ok(Self(directory))
+    }
+}
+
+impl Drop for HugeFiles {
+    fn drop(&mut self) {
+        let _is_busy = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+/// A running switch. Fields end in this order.
+#[derive(Debug)]
+pub struct Ovs {
+    switch: Option<Process>,
+    _database: Process,
+    _files: HugeFiles,
+    _pages: Pages,
+    namespace: String,
+    directory: tempfile::TempDir,
+}
+
+/// What Debian packages the switch needs and this machine lacks; `None`: nothing.
+#[must_use]
+pub fn missing() -> Option<&'static str> {
+    let is_there = Path::new(SWITCH).exists() && Path::new(SCHEMA).exists();
+    (!is_there).then_some("openvswitch-switch-dpdk")
+}
+
+impl Ovs {
+    /// Starts database and switch in a network namespace.
+    ///
+    /// # Errors
+    /// A program or huge pages are missing, or the switch does not come up; nothing stays.
+    pub fn start(namespace: &str, options: &Options) -> Result<Self, LabError> {
+        let directory = tempfile::Builder::new().prefix("ktsn-ovs-").tempdir();
+        let directory = directory.map_err(LabError::system("mkdir"))?;
+        let place = directory.path();
+        let pages = Pages::reserve(options.memory_mib / PAGE_MIB)?;
+        let files = HugeFiles::mount(place.join("huge"))?;
+        let database = place.join("conf.db");
+        run(place, "ovsdb-tool", &["create".as_ref(), database.as_os_str(), SCHEMA.as_ref()])?;
+        let socket = place.join("db.sock");
+        let database = Program::new("ovsdb-server", Path::new("ovsdb-server"))
+            .args([database.as_os_str()])
+            .args([format!("--remote=punix:{}", socket.display())])
+            .args([format!("--unixctl={}", place.join("db.ctl").display())]);
+        let database = private(database, place).within(namespace).start(place)?;
+        let mut ovs = Self {
+            switch: None,
+            _database: database,
+            _files: files,
+            _pages: pages,
+            namespace: namespace.to_owned(),
+            directory,
+        };
+        ovs.wait_for(&socket, "the database")?;
+        ovs.vsctl(&["--no-wait", "init"])?;
+        ovs.configure(options)?;
+        ovs.start_switch()?;
+        Ok(ovs)
+    }
+
+    fn configure(&self, options: &Options) -> Result<(), LabError> {
+        // It keeps off PCI: else DPDK would look at the machine's own network card.
+        let prefix = self.directory.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for (key, value) in [
+            ("dpdk-init", "true".to_owned()),
+            ("dpdk-extra", format!("\"--no-pci --no-telemetry --file-prefix={prefix}\"")),
+            ("dpdk-hugepage-dir", format!("\"{}\"", self.directory.path().join("huge").display())),
+            ("dpdk-socket-mem", format!("\"{}\"", options.memory_mib)),
+            // Without a limit the switch takes every page that it finds.
+            ("dpdk-socket-limit", format!("\"{}\"", options.memory_mib)),
+            ("dpdk-lcore-mask", format!("\"{:#x}\"", 1_u64 << options.cpu)),
+            ("pmd-cpu-mask", format!("\"{:#x}\"", 1_u64 << options.cpu)),
+            ("pmd-maxsleep", format!("\"{}\"", options.sleep_us_max)),
+        ] {
+            self.vsctl(&["--no-wait", "set", "Open_vSwitch", ".", &format!("other_config:{key}={value}")])?;
+        }
+        Ok(())
+    }
+
+    /// Starts the switch, which has ended or was killed. Bridges and ports come back from the database.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn start_switch(&mut self) -> Result<(), LabError> {
+        self.switch = None;
+        let place = self.directory.path();
+        let control = self.control();
+        let _none = std::fs::remove_file(&control);
+        let switch = Program::new("ovs-vswitchd", Path::new(SWITCH))
+            .args([format!("unix:{}", place.join("db.sock").display())])
+            .args([format!("--unixctl={}", control.display())]);
+        self.switch = Some(private(switch, place).within(&self.namespace).start(place)?);
+        self.wait_for(&control, "the switch")?;
+        // It answers only when DPDK is up.
+        self.appctl(&["version"]).map(drop)
+    }
+
+    fn wait_for(&mut self, socket: &Path, what: &str) -> Result<(), LabError> {
+        let begun = Instant::now();
+        while !socket.exists() {
+            if let Some(switch) = &mut self.switch
+                && switch.wait_any(Duration::ZERO)?.is_some()
+            {
+                return Err(switch.failed("ended before it served".to_owned()));
+            }
+            if begun.elapsed() > START_MAX {
+                let what = format!("{what} does not answer within {START_MAX:?}");
+                return Err(LabError::Impossible { what, remedy: "a machine with less load".to_owned() });
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(())
+    }
+
+    /// Kills the switch, as a crash does.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn kill(&mut self) -> Result<(), LabError> {
+        match &mut self.switch {
+            Some(switch) => switch.kill(),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a bridge in user space.
+    ///
+    /// # Errors
+    /// The switch's.
+    pub fn add_bridge(&self, bridge: &str) -> Result<(), LabError> {
+        self.vsctl(&["add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev"]).map(drop)
+    }
+
+    /// Adds a port to a vhost-user front end that listens at `socket`.
+    ///
+    /// # Errors
+    /// The switch's.
+    pub fn add_front_end(
+        &self,
+        bridge: &str,
+        port: &str,
+        socket: &Path,
+        queues: u16,
+    ) -> Result<(), LabError> {
+        let path = format!("options:vhost-server-path={}", socket.display());
+        let queues = format!("options:n_rxq={queues}");
+        let kind = "type=dpdkvhostuserclient";
+        self.vsctl(&["add-port", bridge, port, "--", "set", "Interface", port, kind, &path, &queues])
+            .map(drop)
+    }
+
+    /// Adds a network device of the switch's namespace, by a packet socket.
+    ///
+    /// # Errors
+    /// The switch's.
+    pub fn add_device(&self, bridge: &str, device: &str) -> Result<(), LabError> {
+        self.vsctl(&["add-port", bridge, device]).map(drop)
+    }
+
+    /// Pins a station to a port: what others send in its name moves it no more.
+    ///
+    /// # Errors
+    /// The switch's.
+    pub fn pin(&self, bridge: &str, port: &str, mac: &str) -> Result<(), LabError> {
+        self.appctl(&["fdb/add", bridge, port, "0", mac]).map(drop)
+    }
+
+    /// Runs `ovs-vsctl`. Returns what it printed.
+    ///
+    /// # Errors
+    /// It failed, or waited for longer than 30 s.
+    pub fn vsctl(&self, arguments: &[&str]) -> Result<String, LabError> {
+        let database = format!("--db=unix:{}", self.directory.path().join("db.sock").display());
+        let mut all = vec![OsStr::new("--timeout=30"), database.as_ref()];
+        all.extend(arguments.iter().map(OsStr::new));
+        run(self.directory.path(), "ovs-vsctl", &all)
+    }
+
+    /// Runs `ovs-appctl` on the switch. Returns what it printed.
+    ///
+    /// # Errors
+    /// It failed, or waited for longer than 30 s.
+    pub fn appctl(&self, arguments: &[&str]) -> Result<String, LabError> {
+        let control = self.control();
+        let mut all = vec![OsStr::new("--timeout=30"), OsStr::new("-t"), control.as_os_str()];
+        all.extend(arguments.iter().map(OsStr::new));
+        run(self.directory.path(), "ovs-appctl", &all)
+    }
+
+    fn control(&self) -> PathBuf {
+        self.directory.path().join("switch.ctl")
+    }
+
+    /// What the switch has logged since it was last started.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("ovs-vswitchd.log")).unwrap_or_default()
+    }
+}
+
+const PLACES: [&str; 4] = ["OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR"];
+
+/// A program whose files lie in `place`; DPDK's runtime directory as well.
+fn private(program: Program, place: &Path) -> Program {
+    PLACES.iter().chain(&["RUNTIME_DIRECTORY"]).fold(program, |program, key| program.env(key, place))
+}
+
+fn run(place: &Path, program: &str, arguments: &[&OsStr]) -> Result<String, LabError> {
+    let mut command = Command::new(program);
+    command.args(arguments).envs(PLACES.map(|key| (key, place))).stdin(Stdio::null());
+    sys::inherit(&mut command, None);
+    let shown = || format!("{program} {}", arguments.join(OsStr::new(" ")).to_string_lossy());
+    let output = command.output().map_err(|source| LabError::Start {
+        command: shown(),
+        remedy: "; apt-get install openvswitch-switch-dpdk",
+        source,
+    })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(LabError::Command { command: shown(), status: output.status.to_string(), stderr })
+}
