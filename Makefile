@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
+.PHONY: help setup build lint test test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net bench-vhost-user test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -76,6 +76,11 @@ bench-recovery: build ## how soon ktsnd follows a restart, a deleted pod, a new 
 bench-virtio-net: setup ## boot and interrupts of the driver's guests against their bars, timed, into out/virtio-net
 	@mkdir -p out
 	@flock out/.measure.lock virtio-net/test/run.py --bench
+
+bench-vhost-user: setup ## frames a second to DPDK's testpmd and back, beside DPDK's own virtio-user, timed, into out/virtio-net (root)
+	$(CARGO) build --release --locked -p ktsn-virtio-net --example echo
+	@mkdir -p out
+	@flock out/.measure.lock virtio-net/test/vhost_user.py $(BIN)/examples/echo
 
 fuzz: setup ## every fuzz target, guided by coverage, from fuzz/corpus; SECONDS=20 each, TARGET=text picks, CORPUS=update keeps (scripts/fuzz.sh --help)
 	@SECONDS_EACH="$(SECONDS)" TARGET="$(TARGET)" CORPUS="$(CORPUS)" ASAN="$(ASAN)" scripts/fuzz.sh
