@@ -50,6 +50,11 @@ pub fn run(config: Config, options: &Options) -> anyhow::Result<()> {
     runtime.block_on(serve(config, run_dir, MarginCache::open(&options.cache_dir)))
 }
 
+/// Locks the memory that is touched, from now on.
+fn lock_memory() -> rustix::io::Result<()> {
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+}
+
 async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow::Result<()> {
     // A signal while attachments are made ends ktsnd in order, too.
     let stop = stop_signal()?;
@@ -88,9 +93,7 @@ async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow:
     for note in notes {
         node.warn(format!("state file: {note}"));
     }
-    // What is touched from now on.
-    let locked = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
-    if mlock && let Err(error) = mlockall(locked) {
+    if mlock && let Err(error) = lock_memory() {
         node.warn(format!(
             "memory is not locked ({error}): page faults may delay frames; grant CAP_IPC_LOCK"
         ));

@@ -9,7 +9,7 @@
 //! calls, polls, selects, epolls_wait   what the program calls
 //!   wait                               sleep, spin, give back: system calls, signals, cancellation
 //!     decide                           the next step: pure
-//!     listeners, epolls, grant         who listens, who expects, how long may be spun
+//!     listeners, epolls, entries, grant   who listens, who expects, where it is counted, how long may be spun
 //! ```
 
 use core::ffi::c_int;
@@ -20,6 +20,7 @@ pub(crate) mod cleanup;
 mod decide;
 #[cfg(test)]
 mod decide_tests;
+mod entries;
 mod epolls;
 mod grant;
 mod guarded;

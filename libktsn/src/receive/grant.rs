@@ -5,10 +5,7 @@
 //! A region is held for the moment of a read or a count only: a cancelled thread would never let it go.
 
 use core::ffi::c_int;
-use core::sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed},
-};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ktsn_expect::SpinBudget;
 use ktsn_ring::RegionState;
@@ -16,6 +13,7 @@ use ktsn_ring::control::Expect;
 use ktsn_ring::receive::{Listener as Counted, Receive, ReceiveCount};
 use ktsn_time::{Monotonic, Nanos, Span};
 
+use super::entries::areas;
 use super::listeners::Listener;
 use crate::page::{self, PLACES_COUNT, Page};
 use crate::region::RegionUse;
@@ -43,21 +41,6 @@ const PAUSE: Nanos = Nanos::from_seconds(10);
 /// Between two looks at a daemon that grants nothing.
 const LOOK_AGAIN: Nanos = Nanos::from_seconds(1);
 
-/// Where a listener is counted: the region's epoch in the upper half, the entry's number plus 1 below; 0 = nowhere yet.
-pub(crate) struct Place(AtomicU64);
-
-impl Place {
-    /// Nowhere.
-    pub(crate) const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// In a fork's child: the place is the parent's.
-    pub(crate) fn forget(&self) {
-        self.0.store(0, Relaxed);
-    }
-}
-
 /// What one wait comes to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
@@ -69,13 +52,6 @@ pub(crate) struct Counts {
     pub(crate) missed: u64,
     /// How long the thread spun.
     pub(crate) spun: Span,
-}
-
-fn areas(page: &'static Page) -> impl Iterator<Item = (RegionUse, Receive)> {
-    RegionUse::all(page).filter_map(|held| {
-        let area = held.producer().receive()?;
-        Some((held, area))
-    })
 }
 
 /// How long the process may spin at `now`; makes a step towards a region where there is none. `socket` is one that the daemon may know.
@@ -97,6 +73,11 @@ pub(crate) fn left_of_last(now: Monotonic) -> Span {
     if now.as_nanos() < PAUSED_UNTIL.load(Relaxed) { Span::ZERO } else { BUDGET.left(now) }
 }
 
+/// The listener's entry in a region; claimed where it has none.
+fn entry_of(listener: Listener, held: &RegionUse, area: Receive) -> Option<Counted> {
+    listener.counted().entry(held.epoch(), area, || Some((listener.name()?, listener.cookie())))
+}
+
 /// Asks the daemon of a region for a grant, once.
 fn ask(held: &RegionUse) {
     let Some(asked) = ASKED.get(held.place()) else { return };
@@ -116,7 +97,7 @@ fn ask(held: &RegionUse) {
 #[inline(never)]
 pub(crate) fn request(page: &'static Page, listener: Listener) {
     if let Some((held, area)) = areas(page).next()
-        && place(listener, &held, area).is_some()
+        && entry_of(listener, &held, area).is_some()
     {
         ask(&held);
     }
@@ -150,7 +131,7 @@ pub(crate) fn spend(spun: Span) {
 pub(crate) fn count(listener: Listener, counts: &Counts) {
     spend(counts.spun);
     let Some((held, area)) = page::get().and_then(|page| areas(page).next()) else { return };
-    let Some(counted) = place(listener, &held, area) else { return };
+    let Some(counted) = entry_of(listener, &held, area) else { return };
     let expected = counts.hit.wrapping_add(counts.early).wrapping_add(counts.missed);
     let numbers = [
         (ReceiveCount::Expected, expected),
@@ -162,38 +143,6 @@ pub(crate) fn count(listener: Listener, counts: &Counts) {
     for (which, number) in numbers {
         if number != 0 {
             area.add(counted, which, number);
-        }
-    }
-}
-
-/// The entry of a listener in a region; claimed when it has none there.
-fn place(listener: Listener, held: &RegionUse, area: Receive) -> Option<Counted> {
-    let word = &listener.counted().0;
-    let seen = word.load(Acquire);
-    if (seen >> 32) as u32 == held.epoch() {
-        return (seen as u8).checked_sub(1).and_then(Counted::from_index);
-    }
-    let counted = area.claim(listener.name()?, listener.cookie())?;
-    let new = u64::from(held.epoch()) << 32 | u64::from(counted.index()).wrapping_add(1);
-    if word.compare_exchange(seen, new, AcqRel, Relaxed).is_err() {
-        area.free(counted); // another thread was quicker
-        return None;
-    }
-    Some(counted)
-}
-
-/// A listener ends: its entry is free.
-pub(crate) fn end(place: &Place) {
-    let word = place.0.swap(0, AcqRel);
-    if word == 0 {
-        return;
-    }
-    let Some(page) = page::get() else { return };
-    for (held, area) in areas(page) {
-        if (word >> 32) as u32 == held.epoch()
-            && let Some(counted) = (word as u8).checked_sub(1).and_then(Counted::from_index)
-        {
-            area.free(counted);
         }
     }
 }

@@ -17,8 +17,9 @@ use ktsn_expect::{Expected, Predictor, Seen};
 use ktsn_ring::receive::ListenerName;
 use ktsn_time::{Monotonic, Nanos};
 
+use super::entries::Place;
+use super::epolls;
 use super::guarded::Guarded;
-use super::{epolls, grant};
 use crate::abi::{
     AF_INET, AF_INET6, AF_PACKET, IPPROTO_UDP, SO_DOMAIN, SO_PROTOCOL, SO_TYPE, SOCK_DGRAM, SOL_SOCKET,
 };
@@ -62,7 +63,7 @@ struct Entry {
     is_changed: AtomicBool,
     predictor: Guarded<Predictor<Monotonic>>,
     /// Its entry in a region's receive area.
-    counted: grant::Place,
+    counted: Place,
 }
 
 static LISTENERS: [Entry; LISTENERS_COUNT] = [const {
@@ -76,7 +77,7 @@ static LISTENERS: [Entry; LISTENERS_COUNT] = [const {
         is_nonblocking: AtomicBool::new(false),
         is_changed: AtomicBool::new(false),
         predictor: Guarded::new(Predictor::new()),
-        counted: grant::Place::new(),
+        counted: Place::new(),
     }
 }; LISTENERS_COUNT];
 
@@ -279,7 +280,7 @@ impl Listener {
         };
         if self.entry.references.fetch_update(AcqRel, Relaxed, less) == Ok(1) {
             epolls::forget_listener(self.index);
-            grant::end(&self.entry.counted);
+            self.entry.counted.end();
             self.entry.references.store(0, Release);
         }
     }
@@ -322,7 +323,7 @@ impl Listener {
     }
 
     /// Where it is counted.
-    pub(crate) fn counted(self) -> &'static grant::Place {
+    pub(crate) fn counted(self) -> &'static Place {
         &self.entry.counted
     }
 
