@@ -8,6 +8,9 @@ use core::ffi::{c_int, c_void};
 
 use ktsn_time::Span;
 
+/// Descriptor numbers that the library's tables know.
+pub(crate) const FDS_COUNT: usize = 65_536;
+
 /// The kernel's names as plain numbers of one type.
 macro_rules! numbers {
     ($kind:ty, $header:ident: $($name:ident)+) => {

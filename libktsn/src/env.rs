@@ -13,7 +13,8 @@ use core::sync::atomic::{
 };
 
 use crate::line::Line;
-use crate::{clock, kernel, originals, page, receive, sys};
+use crate::receive::switch;
+use crate::{clock, kernel, originals, page, sys};
 
 const RUN_DIR_DEFAULT: &[u8] = b"/run/ktsn";
 const SOCKET: &[u8] = b"/client/ktsn.sock";
@@ -135,7 +136,7 @@ pub(crate) extern "C" fn start() {
 fn ask_receive(value: Option<&[u8]>) {
     match value {
         None | Some(b"" | b"kernel") => {}
-        Some(b"expect") => receive::turn_on(),
+        Some(b"expect") => switch::turn_on(),
         Some(other) => warn_once(&[
             b"ktsn: KTSN_RECEIVE is '",
             other.get(..other.len().min(40)).unwrap_or(other),

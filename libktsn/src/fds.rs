@@ -11,10 +11,8 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire},
 };
 
+use crate::abi::FDS_COUNT;
 use crate::{page, receive, streams};
-
-/// Descriptor numbers that the table knows.
-pub(crate) const FDS_COUNT: usize = 65_536;
 
 /// Nothing is known about the descriptor.
 const UNKNOWN: u32 = 0;

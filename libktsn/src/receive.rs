@@ -13,7 +13,6 @@
 //! ```
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub(crate) mod calls;
 pub(crate) mod cleanup;
@@ -29,23 +28,10 @@ pub(crate) mod polls;
 pub(crate) mod selects;
 pub(crate) mod sets;
 mod signals;
+pub(crate) mod switch;
 mod wait;
 
-/// `KTSN_RECEIVE=expect`.
-static IS_ON: AtomicBool = AtomicBool::new(false);
-
-/// Whether the program asked for it. Every receive call looks here first.
-#[inline(always)]
-pub(crate) fn is_on() -> bool {
-    IS_ON.load(Relaxed)
-}
-
-/// The program asked for it (by the constructor).
-pub(crate) fn turn_on() {
-    cleanup::find();
-    signals::find();
-    IS_ON.store(true, Relaxed);
-}
+pub(crate) use switch::is_on;
 
 /// The descriptor is closed, or is something new.
 #[inline]

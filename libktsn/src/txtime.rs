@@ -147,7 +147,7 @@ fn begin(fd: c_int) -> Option<Stream> {
         Some(is_v6) => (is_v6, None),
         None => (false, Some(packet::shape(fd)?)),
     };
-    if usize::try_from(fd).ok()? >= fds::FDS_COUNT || !page::make()?.may_change() {
+    if usize::try_from(fd).ok()? >= crate::abi::FDS_COUNT || !page::make()?.may_change() {
         return None;
     }
     let stream = streams::create(is_v6, sys::cookie(fd)?)?;

@@ -34,7 +34,7 @@ int vnet_set_up_control(struct vnet_device *device, unsigned queue) {
         control->ring = platform->memory(platform->context, octets, shape.alignment);
     }
     if (control->command == NULL) {
-        control->command = platform->memory(platform->context, sizeof(*control->command), 8);
+        control->command = platform->memory(platform->context, sizeof(*control->command), 16);
     }
     if (control->ring == NULL || control->command == NULL) {
         return VNET_ERROR_MEMORY;

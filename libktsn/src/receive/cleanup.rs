@@ -6,20 +6,10 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::listeners::{Listener, Set};
 use super::signals::{self, Mask};
-use crate::originals;
-
-static PUSH: AtomicUsize = AtomicUsize::new(0);
-static POP: AtomicUsize = AtomicUsize::new(0);
-
-/// Looks the C library's functions up (by the constructor).
-pub(crate) fn find() {
-    PUSH.store(originals::any(c"_pthread_cleanup_push") as usize, Relaxed);
-    POP.store(originals::any(c"_pthread_cleanup_pop") as usize, Relaxed);
-}
+use super::switch;
 
 /// What a waiting thread holds.
 #[repr(C)]
@@ -67,7 +57,7 @@ extern "C" fn clean(held: *mut c_void) {
 /// `body` gets a pointer because the handler changes the same value.
 pub(crate) fn with_cleanup<R>(mut held: Held, body: impl FnOnce(*mut Held) -> R) -> R {
     let at: *mut Held = &raw mut held;
-    let (push, pop) = (PUSH.load(Relaxed), POP.load(Relaxed));
+    let (push, pop) = switch::cleanup_functions();
     if push != 0 && pop != 0 {
         // SAFETY: the address of `_pthread_cleanup_push`, which has this signature in both C libraries.
         let push: unsafe extern "C" fn(*mut c_void, extern "C" fn(*mut c_void), *mut c_void) =

@@ -21,9 +21,9 @@ use super::entries::Place;
 use super::epolls;
 use super::guarded::Guarded;
 use crate::abi::{
-    AF_INET, AF_INET6, AF_PACKET, IPPROTO_UDP, SO_DOMAIN, SO_PROTOCOL, SO_TYPE, SOCK_DGRAM, SOL_SOCKET,
+    AF_INET, AF_INET6, AF_PACKET, FDS_COUNT, IPPROTO_UDP, SO_DOMAIN, SO_PROTOCOL, SO_TYPE, SOCK_DGRAM,
+    SOL_SOCKET,
 };
-use crate::fds::FDS_COUNT;
 use crate::{page, sys};
 
 /// Listeners of a process; the region's receive area has no more.
