@@ -38,7 +38,7 @@ const FILL_RING_COUNT: u32 = 1;
 
 /// A transmit-only AF_XDP socket in copy mode. Dropping it releases the queue, the memory and the namespace.
 ///
-/// The trait [`Port`](crate::Port) is implemented for [`Engine`], in `af_xdp/engine.rs`.
+/// The trait [`Port`](crate::Port) is implemented for `Engine`, in `af_xdp/engine.rs`.
 pub type AfXdp = Engine<Socket>;
 
 /// A bound AF_XDP socket and its device.
