@@ -39,6 +39,10 @@ static size_t put_figures(uint8_t *to) {
         counters.tx_frames,
         counters.rx_short,
         counters.interrupts_foreign,
+        vnet_options(guest_device),
+        0, // partial checksums: not negotiated here
+        0, // frames in segments: not negotiated here
+        counters.pairs,
     };
     for (unsigned index = 0; index < sizeof(figures) / sizeof(figures[0]); index++) {
         put64(to + 8 * index, figures[index]);
