@@ -26,6 +26,14 @@ pub(crate) fn output(namespace: Option<&str>, line: &str) -> Result<String, LabE
     if let Some(name) = namespace {
         sys::enter_namespace(&mut command, name)?;
     }
+    output_of(command, shown)
+}
+
+/// Runs a command to its end, and returns what it wrote to standard output; `shown` is its line in errors.
+///
+/// # Errors
+/// The command cannot be started or fails.
+pub(crate) fn output_of(mut command: Command, shown: impl Fn() -> String) -> Result<String, LabError> {
     let output = command.output().map_err(|source| LabError::Start {
         command: shown(),
         remedy: if source.kind() == std::io::ErrorKind::NotFound { "; `make setup` installs it" } else { "" },

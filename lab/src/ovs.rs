@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
+use crate::command::output_of;
 use crate::error::LabError;
 use crate::process::{Process, Program};
 use crate::sys;
@@ -301,14 +302,5 @@ fn run(place: &Path, program: &str, arguments: &[&OsStr]) -> Result<String, LabE
     command.args(arguments).envs(PLACES.map(|key| (key, place))).stdin(Stdio::null());
     sys::inherit(&mut command, None);
     let shown = || format!("{program} {}", arguments.join(OsStr::new(" ")).to_string_lossy());
-    let output = command.output().map_err(|source| LabError::Start {
-        command: shown(),
-        remedy: "; apt-get install openvswitch-switch-dpdk",
-        source,
-    })?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(LabError::Command { command: shown(), status: output.status.to_string(), stderr })
+    output_of(command, shown)
 }

@@ -141,7 +141,7 @@ mod tests {
         };
         let run = named(7).since(&named(4));
         assert_eq!((run.dropped, run.sent), (BTreeMap::from([("missed".to_owned(), 3)]), 3));
-        assert_eq!(named(3).since(&named(4)).sent, 3, "it began anew");
+        assert_eq!(named(3).since(&named(4)).sent, 3, "the counter began again at 0");
         assert_eq!(named(3).plus(&named(4)).dropped["late"], 10);
     }
 }

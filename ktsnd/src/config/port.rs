@@ -81,7 +81,7 @@ ktsn_model::words! {
         /// The kernel's own traffic leaves by it too.
         #[default]
         Shared = "shared",
-        /// Nobody: frames that others send are counted and warned about.
+        /// No queue holds them back: frames that other programs send are counted and warned about.
         Dedicated = "dedicated",
     }
 }

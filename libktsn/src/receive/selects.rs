@@ -10,8 +10,8 @@ use ktsn_time::{Monotonic, Span};
 
 use super::listeners::{self, Set};
 use super::signals::Mask;
-use super::wait::{Bounds, Call, Waited, expect, learn, now};
-use crate::abi::{EINTR, TimeSpec};
+use super::wait::{Bounds, Call, Waited, expect, learn, now, waited};
+use crate::abi::TimeSpec;
 use crate::{memory, originals, page};
 
 /// Words of a set that is served: descriptors below FD_SETSIZE. A call with higher ones is the kernel's.
@@ -202,14 +202,7 @@ impl Call for Selected<'_> {
         // SAFETY: the mask is ours.
         let answer =
             unsafe { select(self.given.count, &mut found, &self.given, timeout, (&raw const *mask).cast()) };
-        let waited = match answer {
-            0 => Waited::TimedOut,
-            1.. => Waited::Ready,
-            _ if originals::errno() == EINTR => Waited::Interrupted,
-            _ => Waited::Final,
-        };
-        originals::set_errno(before);
-        waited
+        waited(answer, before)
     }
 
     fn make(&mut self) -> isize {

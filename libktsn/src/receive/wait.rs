@@ -405,6 +405,11 @@ pub(crate) unsafe fn poll(asked: *mut PollFd, count: usize, timeout: Option<Span
     let limit: *const TimeSpec = limit.as_ref().map_or(core::ptr::null(), |limit| limit);
     // SAFETY: the caller's promise; the rest is ours and outlives the call.
     let answer = unsafe { originals::ppoll(asked, count, limit, (&raw const *mask).cast()) };
+    waited(answer, before)
+}
+
+/// What the answer of the kernel's wait says; the program's errno is what it was before.
+pub(crate) fn waited(answer: c_int, before: c_int) -> Waited {
     let waited = match answer {
         0 => Waited::TimedOut,
         1.. => Waited::Ready,
