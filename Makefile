@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net bench-vhost-user test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
+.PHONY: help setup build lint test test-k8s test-loom test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net bench-vhost-user test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -25,8 +25,14 @@ build: setup ## build ktsn, ktsnd, libktsn.so and the Kubernetes programs into t
 lint: setup ## formatting, clippy, staticcheck, rustdoc, shellcheck, and the project's own checks
 	@scripts/lint.sh
 
-test: setup ## builds and runs every test but those below, the loom models and the list of allowed skips (root)
+test: setup ## builds and runs every test of the Rust workspace, and judges skips by tests/skips.toml (root)
 	@scripts/test.sh
+
+test-k8s: setup ## the tests of the Go programs, into out/test-k8s (root)
+	@scripts/test.sh k8s
+
+test-loom: setup ## the loom models of the ring, into out/test-loom (root)
+	@scripts/test.sh loom
 
 test-dpdk: setup ## the tests of DPDK's ports, and vhost-user against testpmd and OVS-DPDK, into out/test-dpdk (root)
 	@scripts/test.sh dpdk

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# In: the tree, and the packages of `make setup`; `dpdk`: the suites of DPDK's ports instead of all others. Out: logs and results.json in out/test (out/test-dpdk),
-# and one closing line 'N passed, N failed, N skipped'. Every suite runs even if one before it failed.
+# In: the tree, and the packages of `make setup`; `dpdk`, `k8s` or `loom`: these suites instead of the workspace's. Out: logs and
+# results.json in out/test (out/test-dpdk, …), and one closing line 'N passed, N failed, N skipped'. Every suite runs even if one before
+# it failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 cargo=${CARGO:-cargo}
@@ -45,13 +46,11 @@ dpdk() {
     suite ovs-end-to-end "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test ovs_daemon -- --show-output
 }
 
-every_other() {
+workspace() {
     # --show-output: a passing test's SKIP lines must be seen. Most tests wait for something: more run side by side than there are CPUs.
     suite workspace env RUST_TEST_THREADS="$((2 * $(nproc)))" "$cargo" test --locked --no-fail-fast -- --show-output
     # Its library alone: without `cfg(test)` it links only in the hook profile.
     suite libktsn "$cargo" test --locked --no-fail-fast -p libktsn --lib -- --show-output
-    loom_models
-    suite k8s scripts/go.sh test
 }
 
 loom_models() {
@@ -69,6 +68,15 @@ loom_models() {
     fi
 }
 
-if [ "${1:-}" = dpdk ]; then dpdk; else every_other; fi
+case "${1:-}" in
+"") workspace ;;
+dpdk) dpdk ;;
+k8s) suite k8s scripts/go.sh test ;;
+loom) loom_models ;;
+*)
+    echo "test: unknown suite '$1', expected dpdk, k8s or loom" >&2
+    exit 2
+    ;;
+esac
 echo "all that the tests printed: $out/*.log"
 python3 scripts/tally.py "$out" tests/skips.toml

@@ -121,7 +121,7 @@ func in(t *testing.T, namespace string, run func()) {
 	}
 }
 
-// BuiltProgram finds what cargo built: the suites of Rust that `make test` runs first build it in the debug profile.
+// BuiltProgram finds what cargo built: scripts/go.sh builds it in the debug profile first.
 func builtProgram(t *testing.T, name string) string {
 	t.Helper()
 	target := os.Getenv("CARGO_TARGET_DIR")
