@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The figures one by one. In: testbed and programs. Out: named entries.
-//! Talkers run as in the experiment `container`: on the worker's CPU, below its priority. The sender of the timed
+//! Talkers run as in the experiment `container`, on the worker's CPU, below its priority, if nothing else is said. The sender of the timed
 //! calls runs on CPU 0, so that no thread preempts it in the middle of a call.
 
 use super::plan::Plan;
@@ -29,6 +29,22 @@ const TURNS: usize = 5;
 const TURN_SHARE: f64 = 0.2;
 /// Readings of the daemon's CPU time over one figure's seconds.
 const SLICES: u32 = 10;
+
+/// Where talkers run.
+#[derive(Clone, Copy)]
+enum Cpu {
+    OfWorker,
+    Other,
+}
+
+impl Cpu {
+    const fn argument(self) -> &'static str {
+        match self {
+            Self::OfWorker => "--cpu=1",
+            Self::Other => "--cpu=0",
+        }
+    }
+}
 
 pub(super) struct Costs<'a> {
     pub(super) plan: &'a Plan,
@@ -178,10 +194,17 @@ impl Costs<'_> {
     }
 
     /// A talker of 1 kHz under libktsn that runs until its value is dropped.
-    fn talker(&self, daemon: &Daemon, number: u32, start_at: Tai, period: &str) -> Result<Process, LabError> {
+    fn talker(
+        &self,
+        daemon: &Daemon,
+        number: u32,
+        start_at: Tai,
+        period: &str,
+        cpu: Cpu,
+    ) -> Result<Process, LabError> {
         let destination = format!("{}:{PORT}", self.testbed.b.pod_address);
         let program = Program::new(&format!("talker{number}"), &self.plan.setup.tools.ktsn)
-            .args(["talk", &destination, "--mode=txtime", "--clock=tai", "--cpu=1", "--fifo=40"])
+            .args(["talk", &destination, "--mode=txtime", "--clock=tai", "--fifo=40", cpu.argument()])
             .args([format!("--start-at={}", start_at.as_nanos()), format!("--period={period}")])
             .says_ready();
         daemon.serve(program, &self.plan.setup.tools, self.testbed).start(self.directory)
@@ -196,8 +219,13 @@ impl Costs<'_> {
     /// A client with a stream: its first frame lies beyond the measurement.
     pub(super) fn armed_idle(&self) -> Result<Vec<Micro>, LabError> {
         let daemon = self.daemon(&configuration(self.testbed))?;
-        let mut talker =
-            self.talker(&daemon, 0, tai_now().saturating_add(Nanos::from_seconds(3600)), "1ms")?;
+        let mut talker = self.talker(
+            &daemon,
+            0,
+            tai_now().saturating_add(Nanos::from_seconds(3600)),
+            "1ms",
+            Cpu::OfWorker,
+        )?;
         talker.wait_ready(READY_MAX)?;
         let resident = daemon.resident_octets()?;
         Ok(vec![
@@ -208,30 +236,40 @@ impl Costs<'_> {
 
     /// One stream of 1 kHz.
     pub(super) fn one_stream(&self) -> Result<Vec<Micro>, LabError> {
-        self.busy(1, "1_stream_1khz", "1khz")
+        self.busy(1, Cpu::OfWorker, "1_stream_1khz", "1khz")
     }
 
     /// Ten streams of 1 kHz with unrelated transmit times.
     pub(super) fn ten_streams(&self) -> Result<Vec<Micro>, LabError> {
-        self.busy(10, "10_streams_1khz", "10_streams")
+        self.busy(10, Cpu::OfWorker, "10_streams_1khz", "10_streams")
     }
 
-    fn busy(&self, streams: u32, name: &str, doorbells_name: &str) -> Result<Vec<Micro>, LabError> {
-        let (daemon, _listener, _talkers) = self.streams(streams)?;
+    /// The same ten, beside the worker and not behind it: on its CPU a program sends when the worker sleeps.
+    pub(super) fn ten_streams_beside(&self) -> Result<Vec<Micro>, LabError> {
+        self.busy(10, Cpu::Other, "10_streams_1khz.other_cpu", "10_streams.other_cpu")
+    }
+
+    fn busy(&self, streams: u32, cpu: Cpu, name: &str, doorbells_name: &str) -> Result<Vec<Micro>, LabError> {
+        let (daemon, _listener, _talkers) = self.streams(streams, cpu)?;
         let before = daemon.statistics()?;
         let cpu = self.cpu(&format!("ktsnd.cpu.{name}"), &daemon)?;
         let run = daemon.statistics()?.since(&before);
         check_rate(&run, streams, self.seconds())?;
         let taken = run.attachment.taken;
-        let per_frame = run.attachment.doorbells as f64 / taken.max(1) as f64;
+        let per_frame = |name: String, unit: &str, value: u64| {
+            Micro::figure(&name, unit, value as f64 / taken.max(1) as f64, taken)
+        };
         Ok(vec![
             cpu,
             margin(&format!("ktsnd.spin_margin.{name}"), &run),
-            Micro::figure(&format!("doorbell.per_frame.{doorbells_name}"), "1", per_frame, taken),
+            per_frame(format!("ktsnd.spun.per_frame.{name}"), "ns", run.worker.spin_ns),
+            per_frame(format!("ktsnd.wake_ups.per_frame.{name}"), "1", run.worker.wake_ups),
+            per_frame(format!("ktsnd.overrun.per_frame.{name}"), "1", run.attachment.overrun),
+            per_frame(format!("doorbell.per_frame.{doorbells_name}"), "1", run.attachment.doorbells),
         ])
     }
 
-    fn streams(&self, count: u32) -> Result<(Daemon, Process, Vec<Process>), LabError> {
+    fn streams(&self, count: u32, cpu: Cpu) -> Result<(Daemon, Process, Vec<Process>), LabError> {
         let daemon = self.daemon(&configuration(self.testbed))?;
         let listener = self.listener()?;
         // Clocks that are not synchronised: periods differ by up to 0.12 %, so within a second every phase of one stream
@@ -240,7 +278,7 @@ impl Costs<'_> {
         let mut talkers = (0..count)
             .map(|number| {
                 let begin = base.saturating_add(Nanos::new(97_300).saturating_mul(i64::from(number)));
-                self.talker(&daemon, number, begin, &format!("{}ns", 1_000_000 + 1_300 * number))
+                self.talker(&daemon, number, begin, &format!("{}ns", 1_000_000 + 1_300 * number), cpu)
             })
             .collect::<Result<Vec<_>, _>>()?;
         for talker in &mut talkers {

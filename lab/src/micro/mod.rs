@@ -64,7 +64,13 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     document.micro.extend(costs.intercepted()?);
     watch(Event::Step("sends in a loop of 1 kHz"));
     document.micro.extend(costs.loops()?);
-    for measured in [Costs::nothing_attached, Costs::armed_idle, Costs::one_stream, Costs::ten_streams] {
+    for measured in [
+        Costs::nothing_attached,
+        Costs::armed_idle,
+        Costs::one_stream,
+        Costs::ten_streams,
+        Costs::ten_streams_beside,
+    ] {
         watch(Event::Step("the daemon's CPU time"));
         document.micro.extend(measured(&costs)?);
     }
