@@ -12,10 +12,11 @@ use ktsn_measure::results::{Check, Comparison, Document, Question, Round};
 const CPU_ABOVE: &str = "listener_cpu_ratio, of less to";
 
 /// Scene, path, figure, the path it is divided by, the greatest ratio (none: it is only shown).
-const RATIOS: [(Scene, Path, &str, Path, Option<f64>); 16] = [
+const RATIOS: [(Scene, Path, &str, Path, Option<f64>); 17] = [
     (Scene::Idle, Path::SHORT_EXPECT, "latency_ns.p50", Path::FLANNEL, None),
     (Scene::Idle, Path::SHORT_EXPECT, "latency_ns.p50", Path::SHORT_SPIN, Some(SPIN_MAX)),
     (Scene::Idle, Path::KTSN_EXPECT, "latency_ns.p50", Path::FLANNEL, Some(0.25)),
+    (Scene::Idle, Path::KTSN_EXPECT, "latency_ns.p50", Path::KTSN_SPIN, None),
     (Scene::Idle, Path::SHORT_EXPECT, "jitter_ns.p50", Path::FLANNEL, Some(0.35)),
     (Scene::Idle, Path::SHORT_EXPECT, "latency_ns.p90", Path::FLANNEL, Some(0.5)),
     (Scene::Idle, Path::FLANNEL_EXPECT, "latency_ns.p50", Path::FLANNEL, None),

@@ -32,13 +32,14 @@ const fn path(way: Way, receiver: Receiver) -> Path {
 
 impl Path {
     /// All paths, in the order of tables.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::FLANNEL,
         path(Way::Flannel, Receiver::Spin),
         Self::FLANNEL_EXPECT,
         path(Way::Bare, Receiver::Kernel),
         path(Way::Bare, Receiver::Spin),
         path(Way::Ktsn, Receiver::Kernel),
+        Self::KTSN_SPIN,
         Self::KTSN_EXPECT,
         Self::SHORT,
         Self::SHORT_SPIN,
@@ -48,6 +49,8 @@ impl Path {
     pub const FLANNEL: Self = path(Way::Flannel, Receiver::Kernel);
     /// Flannel's path to a listener that expects its frames.
     pub const FLANNEL_EXPECT: Self = path(Way::Flannel, Receiver::Expect);
+    /// KTSN to a listener that spins; the kernel's path into the pod.
+    pub const KTSN_SPIN: Self = path(Way::Ktsn, Receiver::Spin);
     /// KTSN to a listener that expects its frames; the kernel's path into the pod.
     pub const KTSN_EXPECT: Self = path(Way::Ktsn, Receiver::Expect);
     /// KTSN with the ingress fast path, and the kernel wakes the listener.

@@ -37,8 +37,8 @@ pub(super) struct ReceiveArgs {
     /// One round of one second, instead of --seconds and --rounds.
     #[arg(long, conflicts_with_all = ["seconds", "rounds"])]
     quick: bool,
-    /// Paths: flannel, flannel-spin-listener, flannel-expect, bare, bare-spin-listener, ktsn, ktsn-expect, ktsn-short,
-    /// ktsn-short-spin-listener, ktsn-short-expect [default: all of them when idle, the most important ones elsewhere].
+    /// Paths: flannel, flannel-spin-listener, flannel-expect, bare, bare-spin-listener, ktsn, ktsn-spin-listener, ktsn-expect,
+    /// ktsn-short, ktsn-short-spin-listener, ktsn-short-expect [default: all of them when idle, the most important ones elsewhere].
     #[arg(long, value_delimiter = ',', value_name = "PATH,…")]
     path: Vec<Path>,
     /// Scenes: idle, epoll, python, python-epoll, 100hz, eight-streams, poisson, iperf3-udp [default: all of them].
