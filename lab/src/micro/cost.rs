@@ -6,6 +6,7 @@
 use super::plan::Plan;
 use super::sender::{BURST, Calls, Cost};
 use super::sys;
+use crate::container::far::with_keys;
 use crate::daemon::{Counters, Daemon, configuration, without_attachment};
 use crate::error::LabError;
 use crate::process::{Process, Program};
@@ -127,6 +128,39 @@ impl Costs<'_> {
             Micro::distribution(name, &Statistics::median_of(rounds).unwrap_or_default(), samples)
         };
         Ok(vec![of("sendmsg.untimed.kernel.64", &plain), of("sendmsg.untimed.hooked.64", &hooked)])
+    }
+
+    /// Receive and poll calls that find a datagram: by the kernel, with the library preloaded, and where it expects arrivals; by turns.
+    pub(super) fn receives(&self) -> Result<Vec<Micro>, LabError> {
+        let tools = &self.plan.setup.tools;
+        let daemon = self.daemon(&with_keys(&configuration(self.testbed), false, true))?;
+        let destination = format!("{}:{PORT}", self.testbed.b.pod_address);
+        let mut figures = Vec::new();
+        for (calls, word) in [(Calls::Receives, "recv"), (Calls::Polls, "poll")] {
+            let (mut rounds, mut samples) = ([const { Vec::new() }; 3], 0);
+            for _ in 0..TURNS {
+                for (way, rounds) in rounds.iter_mut().enumerate() {
+                    let cost = self.sender(&destination, calls, TURN_SHARE, |program| {
+                        let program = program.within(&self.testbed.a.pod_namespace);
+                        match way {
+                            0 => program,
+                            1 => program.env("LD_PRELOAD", tools.libktsn.as_os_str()),
+                            _ => daemon.expect(program, tools),
+                        }
+                    })?;
+                    samples += cost.rest_count / 3;
+                    rounds.push(cost.rest_ns);
+                }
+            }
+            let medians = rounds.map(|rounds| Statistics::median_of(&rounds).unwrap_or_default());
+            for (statistics, way) in medians.iter().zip(["kernel", "off", "expect"]) {
+                figures.push(Micro::distribution(&format!("{word}.{way}.64"), statistics, samples));
+            }
+            let [kernel, off, expect] = medians.map(|statistics| statistics.p50 as f64);
+            figures.push(Micro::figure(&format!("{word}.off.added"), "ns", off - kernel, samples));
+            figures.push(Micro::figure(&format!("{word}.expect.added"), "ns", expect - kernel, samples));
+        }
+        Ok(figures)
     }
 
     /// The sends of the same program under libktsn.

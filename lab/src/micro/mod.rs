@@ -6,6 +6,7 @@
 
 mod cost;
 mod plan;
+mod receiver;
 pub mod sender;
 #[allow(unsafe_code)]
 mod sys;
@@ -25,7 +26,7 @@ const THROUGHPUT_MIN: f64 = 1.5e6;
 const BURST_MAX_NS: f64 = 12e3;
 
 /// Greatest figures allowed; without a divisor the figure itself.
-const BARS: [(&str, Option<&str>, f64); 15] = [
+const BARS: [(&str, Option<&str>, f64); 19] = [
     ("sendmsg.intercepted.64", None, 300.0),
     ("sendmsg.intercepted.64", Some("sendmsg.kernel.64"), 1.0 / 3.0),
     ("sendmmsg64.intercepted.64", None, 150.0),
@@ -36,6 +37,10 @@ const BARS: [(&str, Option<&str>, f64); 15] = [
     ("doorbell.per_frame.now_plus_lead", None, 0.05),
     ("doorbell.per_frame.10_streams", None, 0.05),
     ("sendmsg.untimed.hooked.64", Some("sendmsg.untimed.kernel.64"), 1.05),
+    ("recv.off.added", None, 10.0),
+    ("poll.off.added", None, 10.0),
+    ("recv.expect.added", None, 60.0),
+    ("poll.expect.added", None, 60.0),
     ("ktsnd.cpu.nothing_attached", None, 0.001),
     ("ktsnd.cpu.armed_idle", None, 0.01),
     ("ktsnd.cpu.1_stream_1khz", None, 0.08),
@@ -60,6 +65,8 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     document.micro.extend(costs.kernel()?);
     watch(Event::Step("sockets that are not ours"));
     document.micro.extend(costs.not_ours()?);
+    watch(Event::Step("calls that find a datagram"));
+    document.micro.extend(costs.receives()?);
     watch(Event::Step("the intercepted sendmsg"));
     document.micro.extend(costs.intercepted()?);
     watch(Event::Step("sends in a loop of 1 kHz"));

@@ -68,6 +68,10 @@ ktsn_model::words! {
         Loop = "loop",
         /// As [`Self::Loop`], for the program's own clock plus [`LEAD`].
         Following = "following",
+        /// `recv` where a datagram waits.
+        Receives = "receives",
+        /// `poll` where a datagram waits.
+        Polls = "polls",
     }
 }
 
@@ -136,6 +140,9 @@ pub fn run(
     batches: u32,
     real_time: RealTime,
 ) -> Result<Cost, LabError> {
+    if matches!(calls, Calls::Receives | Calls::Polls) {
+        return super::receiver::run(calls, batches, real_time);
+    }
     let mut sender = Sender::new(destination, calls)?;
     if matches!(calls, Calls::Loop | Calls::Following) {
         return run_loop(&mut sender, batches.saturating_mul(LOOP), real_time);
@@ -187,13 +194,13 @@ fn run_loop(sender: &mut Sender, frames: u32, real_time: RealTime) -> Result<Cos
     cost_of(&first, &rest)
 }
 
-fn apply(real_time: RealTime) -> Result<(), LabError> {
+pub(super) fn apply(real_time: RealTime) -> Result<(), LabError> {
     real_time
         .apply()
         .map_err(|error| LabError::Impossible { what: error.to_string(), remedy: "run as root".to_owned() })
 }
 
-fn cost_of(first: &[Nanos], rest: &[Nanos]) -> Result<Cost, LabError> {
+pub(super) fn cost_of(first: &[Nanos], rest: &[Nanos]) -> Result<Cost, LabError> {
     let clock: Vec<Nanos> = (0..BATCH)
         .map(|_| {
             let before = monotonic_now();

@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! bpf(2): a program of two instructions that drops every frame a device receives.
+//! System calls of the micro-benchmarks: `poll`, and bpf(2) for a program of two instructions that drops every frame a device receives.
 //!
-//! In: a device of the calling thread's network namespace. Out: a descriptor; closing it removes the program.
+//! In: a socket; a device of the calling thread's network namespace. Out: an answer; a descriptor, and closing it removes the program.
 
 use std::ffi::CString;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// `poll` by the C library, which libktsn serves, until a datagram is there. Returns how many descriptors are ready.
+pub(super) fn poll(socket: RawFd) -> io::Result<usize> {
+    let mut entry = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, which lives across the call.
+    let ready = unsafe { libc::poll(&raw mut entry, 1, -1) };
+    usize::try_from(ready).map_err(|_| io::Error::last_os_error())
+}
 
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_LINK_CREATE: libc::c_int = 28;
