@@ -476,13 +476,13 @@ fn owned(result: isize) -> Result<OwnedFd, c_int> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Changes the calling thread's signal mask; the mask as it was.
-pub(crate) fn change_mask(how: usize, mask: u64) -> u64 {
+/// Changes the calling thread's signal mask; the mask as it was, or `None` where a sandbox forbids the call.
+pub(crate) fn change_mask(how: usize, mask: u64) -> Option<u64> {
     let mut before = 0u64;
     let arguments = [how, (&raw const mask) as usize, (&raw mut before) as usize, size_of::<u64>()];
     // SAFETY: the kernel reads one word of eight octets and writes one, both ours.
-    unsafe { call(number::RT_SIGPROCMASK, arguments) };
-    before
+    let result = unsafe { call(number::RT_SIGPROCMASK, arguments) };
+    (result == 0).then_some(before)
 }
 
 /// The flags of a signal's handler; `None` where it has none.

@@ -284,7 +284,7 @@ static void count_signal(int signal)
 }
 
 // Whether a thread sleeps in a call that waits for datagrams.
-static int is_waiting(pid_t thread)
+int is_waiting(pid_t thread)
 {
 	static const long calls[] = {
 		SYS_recvfrom, SYS_recvmsg, SYS_recvmmsg, SYS_read, SYS_readv, SYS_ppoll, SYS_pselect6, SYS_epoll_pwait,

@@ -15,6 +15,8 @@ void prepare(const char *how, int fd, long limit);
 long receive_by(const char *how, int fd, void *data, size_t octets, long limit);
 // Receives `count` numbers that a thread sends every millisecond; how many went wrong.
 long take(const char *how, int fd, long count, long limit);
+// Whether a thread is in one of the system calls that wait for datagrams.
+int is_waiting(pid_t thread);
 void send_number(int from, const struct sockaddr_in *to, uint64_t value);
 // Sends numbers every `period` nanoseconds: `count` of them, or until standard input ends.
 void send_numbers(const struct sockaddr_in *to, uint64_t first, long count, uint64_t period);

@@ -3,10 +3,15 @@
 //   arrivals-cancelled rounds=N    a thread is cancelled in a receive call, at any place of a period
 //   arrivals-shared                two threads on one socket
 //   arrivals-closed how=close|shutdown   another thread ends the socket
+//   arrivals-reused rounds=N       another thread closes the socket, and the next one has its number and its place
 //   arrivals-forked                the child goes on receiving
+//   arrivals-spawned               a vfork's child closes the descriptors, before anything was received
+//   arrivals-forbidden how=CALL call=NAME   a sandbox forbids the process a system call that it does not make itself
 //   arrivals-nested                a signal handler receives on the same socket
 //   arrivals-answers rounds=N      MSG_PEEK, MSG_TRUNC, an ICMP error, select with a descriptor above FD_SETSIZE
 #include "steps_arrivals.h"
+
+#include "few_calls.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -130,6 +135,122 @@ static void closed(const struct step *step)
 	long answer = recv(fd, &number_received, sizeof(number_received), 0);
 	show("answer", answer < 0 ? -errno : answer);
 	pthread_join(thread, NULL);
+}
+
+static void nothing(int signal)
+{
+	(void)signal;
+}
+
+// The next socket has the closed one's number. What arrives there is not the waiting call's.
+static void *replace_socket(void *whom)
+{
+	struct timespec pause = {0, 300000};
+	struct sockaddr_in to;
+	uint64_t value;
+	int next;
+
+	// The main thread may be slow to make its call. A new one is the next socket's.
+	do
+		nanosleep(&pause, NULL);
+	while (!is_waiting(getpid()));
+	close(fd);
+	next = listen_anywhere();
+	to = name_of(next);
+	send_number(next, &to, 0);
+	if (next != fd || recv(next, &value, sizeof(value), 0) != sizeof(value))
+		exit(8);
+	send_numbers(&to, 1, 8, 500000);
+	// Where the kernel alone waits, it waits for the closed socket.
+	while (!is_over) {
+		pthread_kill(*(pthread_t *)whom, SIGUSR1);
+		nanosleep(&pause, NULL);
+	}
+	return NULL;
+}
+
+static void reused(const struct step *step)
+{
+	long failed = 0, ended = 0, interrupted = 0, taken = 0;
+	struct sigaction action = {.sa_handler = nothing};
+	pthread_t thread, self = pthread_self();
+
+	sigaction(SIGUSR1, &action, NULL);
+	for (long round = numeric(step, "rounds", 10); round > 0; round--) {
+		uint64_t value;
+
+		is_over = 0;
+		fd = listen_anywhere();
+		failed += take("recv", fd, 60, -1);
+		pthread_create(&thread, NULL, replace_socket, &self);
+		errno = 0;
+		long answer = recv(fd, &value, sizeof(value), 0);
+		ended += answer < 0 && errno == EBADF;
+		interrupted += answer < 0 && errno == EINTR;
+		taken += answer >= 0;
+		is_over = 1;
+		pthread_join(thread, NULL);
+		close(fd);
+	}
+	show("failed", failed);
+	show("ended", ended);
+	show("interrupted", interrupted);
+	show("taken", taken);
+}
+
+static void spawned(const struct step *)
+{
+	pid_t child;
+
+	fd = listen_anywhere();
+	prepare("epoll", fd, -1);
+	child = vfork();
+	if (child == 0) {
+		close(fd);
+		_exit(0);
+	}
+	waitpid(child, NULL, 0);
+	show("failed", take("epoll", fd, 300, -1));
+}
+
+static volatile long handled_count;
+
+static void count_handled(int signal)
+{
+	(void)signal;
+	handled_count++;
+}
+
+// The process blocks a signal, which is pending when the first call waits.
+static void forbidden(const struct step *step)
+{
+	static const struct {
+		const char *name;
+		long number;
+	} calls[] = {
+		{"recvfrom", SYS_recvfrom}, {"ppoll", SYS_ppoll}, {"rt_sigprocmask", SYS_rt_sigprocmask},
+	};
+	struct instruction filter[] = {
+		LOAD(0), EQUAL(0, 1), {0x06, 0, 0, 0x50000 | EPERM}, ALLOW,
+	};
+	struct sigaction action = {.sa_handler = count_handled};
+	const char *how = value(step, "how", "recv");
+	sigset_t blocked;
+
+	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+		if (!strcmp(value(step, "call", ""), calls[i].name))
+			filter[1].value = (uint32_t)calls[i].number;
+	fd = listen_anywhere();
+	prepare(how, fd, -1);
+	show("failed", take("recvmsg", fd, 100, -1));
+	sigaction(SIGUSR1, &action, NULL);
+	sigemptyset(&blocked);
+	sigaddset(&blocked, SIGUSR1);
+	pthread_sigmask(SIG_BLOCK, &blocked, NULL);
+	pthread_kill(pthread_self(), SIGUSR1);
+	filter_calls(filter, sizeof(filter) / sizeof(filter[0]));
+	show("forbidden", take(how, fd, 300, -1));
+	show("handled", handled_count);
 }
 
 static void forked(const struct step *)
@@ -289,6 +410,7 @@ static void answers(const struct step *step)
 
 const struct verb listener_verbs[] = {
 	{"arrivals-cancelled", cancelled}, {"arrivals-shared", shared}, {"arrivals-closed", closed},
+	{"arrivals-reused", reused}, {"arrivals-spawned", spawned}, {"arrivals-forbidden", forbidden},
 	{"arrivals-forked", forked}, {"arrivals-nested", nested}, {"arrivals-answers", answers},
 	{0},
 };

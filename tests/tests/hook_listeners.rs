@@ -51,6 +51,48 @@ fn a_socket_that_ends_ends_the_call() {
     assert_eq!((values["failed"], values["answer"]), (0, 0));
 }
 
+/// The number of a closed socket is another socket's soon. A thread that still waits for the closed one ends with EBADF. It takes from the
+/// next socket only where the close came between its last look at the table and its system call; without that look it nearly always does.
+#[test]
+fn a_call_ends_when_its_number_is_the_next_sockets() {
+    for libc in LIBCS {
+        let (values, _) = run(libc, "arrivals-reused rounds=25");
+        assert_eq!(values["failed"], 0, "{libc:?}: {values:?}");
+        assert!(values["taken"] <= values["ended"] / 2, "{libc:?}: {values:?}");
+    }
+}
+
+/// A vfork's child shares the memory of the tables: what it closes stays its parent's.
+#[test]
+fn a_vforks_child_ends_no_listener() {
+    for libc in LIBCS {
+        let (values, hits) = run(libc, "arrivals-spawned");
+        assert_eq!(values["failed"], 0, "{libc:?}");
+        assert!(hits.first().is_some_and(|hits| *hits > 10), "{libc:?}: {hits:?}");
+    }
+}
+
+/// A call is served by other system calls than its own. Where a sandbox forbids those, the kernel serves it, and a blocked signal stays
+/// blocked.
+#[test]
+fn a_sandbox_that_allows_the_programs_own_calls_is_enough() {
+    for libc in LIBCS {
+        for (how, call) in [
+            ("read", "recvfrom"),
+            ("poll", "ppoll"),
+            ("recv", "ppoll"),
+            ("epoll", "ppoll"),
+            ("recv", "rt_sigprocmask"),
+            ("poll", "rt_sigprocmask"),
+            ("epoll", "rt_sigprocmask"),
+        ] {
+            let (values, _) = run(libc, &format!("arrivals-forbidden how={how} call={call}"));
+            let found = (values["failed"], values["forbidden"], values["handled"]);
+            assert_eq!(found, (0, 0, 0), "{libc:?}: {how} without {call}");
+        }
+    }
+}
+
 /// The child expects by a region of its own.
 #[test]
 fn parent_and_child_expect() {

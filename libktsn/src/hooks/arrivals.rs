@@ -7,8 +7,8 @@
 use core::ffi::{c_int, c_void};
 
 use crate::abi::{
-    EAGAIN, EINTR, ENOTSOCK, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_WAITFORONE, MessageHeader, MultipleHeader,
-    SEGMENTS_MAX, Segment,
+    EAGAIN, EINTR, ENOSYS, ENOTSOCK, EPERM, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_WAITFORONE, MessageHeader,
+    MultipleHeader, SEGMENTS_MAX, Segment,
 };
 use crate::receive::calls;
 use crate::{error_queue, originals, receive, send, sys};
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, octets: usize) -> 
     }
 }
 
-/// A `read` that does not wait; where the number is no socket any more, the `read` itself.
+/// A `read` that does not wait; where the number is no socket any more, or a sandbox forbids `recv`, the `read` itself.
 ///
 /// # Safety
 /// The arguments are those of a call of `read`.
@@ -198,13 +198,17 @@ unsafe fn read_at_once(fd: c_int, buffer: *mut c_void, octets: usize) -> isize {
     let before = originals::errno();
     // SAFETY: the caller's promise.
     let answer = unsafe { originals::recv(fd, buffer, octets, MSG_DONTWAIT) };
-    if answer < 0 && originals::errno() == ENOTSOCK {
-        originals::set_errno(before);
-        receive::forget(fd); // a close that no hook saw
-        // SAFETY: the caller's promise.
-        return unsafe { originals::read(fd, buffer, octets) };
+    if answer >= 0 {
+        return answer;
     }
-    answer
+    match originals::errno() {
+        ENOTSOCK => receive::forget(fd), // a close that no hook saw
+        EPERM | ENOSYS => {}             // by a sandbox: no socket has these errors
+        _ => return answer,
+    }
+    originals::set_errno(before);
+    // SAFETY: the caller's promise.
+    unsafe { originals::read(fd, buffer, octets) }
 }
 
 /// `readv(2)`.

@@ -34,6 +34,8 @@ pub(crate) struct Received<'a> {
     pub(crate) fd: c_int,
     /// The socket behind it.
     pub(crate) listener: Listener,
+    /// The cookie of that socket.
+    pub(crate) cookie: u64,
     /// The call that does not wait.
     pub(crate) attempt: &'a mut dyn FnMut() -> isize,
     /// The call as it is.
@@ -55,7 +57,8 @@ pub(crate) fn receive(
     if answer >= 0 || originals::errno() != EAGAIN {
         return answer;
     }
-    let call = Received { fd, listener, attempt: &mut attempt, make: &mut make, is_timed: false };
+    let cookie = listener.cookie();
+    let call = Received { fd, listener, cookie, attempt: &mut attempt, make: &mut make, is_timed: false };
     receive_later(call, before)
 }
 
@@ -148,6 +151,7 @@ impl Call for Received<'_> {
     }
 
     fn is_usable(&self) -> bool {
-        self.listener.is_named(self.fd)
+        // The number, and the listener's place, may be another socket's by now.
+        self.listener.is_named(self.fd) && self.listener.cookie() == self.cookie
     }
 }

@@ -9,7 +9,7 @@ use ktsn_time::{Monotonic, Span};
 
 use super::listeners::{self, Set};
 use super::signals::Mask;
-use super::wait::{Bounds, Call, Waited, expect, learn, now, poll};
+use super::wait::{Bounds, Call, Waited, expect, is_forbidden, learn, now, poll};
 use crate::abi::{POLLIN, POLLRDNORM, PollFd, TimeSpec};
 use crate::{memory, originals, page};
 
@@ -73,6 +73,10 @@ pub(crate) unsafe fn wait(
     let at_once = TimeSpec::of(Span::ZERO);
     // SAFETY: the caller's promise.
     let answer = unsafe { originals::ppoll(entries, count, &raw const at_once, mask) };
+    if is_forbidden(answer) {
+        originals::set_errno(before);
+        return make();
+    }
     if answer != 0 {
         return answer as isize;
     }

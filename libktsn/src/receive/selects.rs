@@ -10,7 +10,7 @@ use ktsn_time::{Monotonic, Span};
 
 use super::listeners::{self, Set};
 use super::signals::Mask;
-use super::wait::{Bounds, Call, Waited, expect, learn, now, waited};
+use super::wait::{Bounds, Call, Waited, expect, is_forbidden, learn, now, waited};
 use crate::abi::TimeSpec;
 use crate::{memory, originals, page};
 
@@ -125,6 +125,10 @@ pub(crate) unsafe fn wait(
     let mut found = asked;
     // SAFETY: the caller's promise for the mask.
     let answer = unsafe { select(count, &mut found, &given, Some(Span::ZERO), mask) };
+    if is_forbidden(answer) {
+        originals::set_errno(before);
+        return Ended { answer: make(), left: None };
+    }
     if answer != 0 {
         if answer > 0 {
             given.write(&found);

@@ -57,9 +57,9 @@ const SIG_BLOCK: usize = 0;
 const SIG_SETMASK: usize = 2;
 const SA_RESTART: u64 = 0x1000_0000;
 
-/// Blocks signals in the calling thread; its mask as it was.
-pub(crate) fn block() -> Mask {
-    Mask::new(sys::change_mask(SIG_BLOCK, !LEFT.load(Relaxed)))
+/// Blocks signals in the calling thread; its mask as it was, or `None` where a sandbox forbids that.
+pub(crate) fn block() -> Option<Mask> {
+    sys::change_mask(SIG_BLOCK, !LEFT.load(Relaxed)).map(Mask::new)
 }
 
 /// Gives the thread its mask back. What came meanwhile is handled here.

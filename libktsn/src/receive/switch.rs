@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use super::signals;
-use crate::originals;
+use crate::{originals, page};
 
 /// `KTSN_RECEIVE=expect`.
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -24,6 +24,12 @@ pub(crate) fn turn_on() {
     PUSH.store(originals::any(c"_pthread_cleanup_push") as usize, Relaxed);
     POP.store(originals::any(c"_pthread_cleanup_pop") as usize, Relaxed);
     signals::find();
+    // A vfork's child knows by the owner that the tables are its parent's; the first region comes too late for that.
+    if let Some(page) = page::make()
+        && let Some(_locked) = page.try_lock()
+    {
+        page.own();
+    }
     IS_ON.store(true, Relaxed);
 }
 

@@ -16,7 +16,7 @@ use super::grant::{self, Counts};
 use super::guarded::Guarded;
 use super::listeners::{Listener, Set};
 use super::signals::{self, Handlers, Mask};
-use crate::abi::{EBADF, EINTR, PollFd, TimeSpec};
+use crate::abi::{EBADF, EINTR, ENOSYS, EPERM, PollFd, TimeSpec};
 use crate::page::Page;
 use crate::{clock, originals};
 
@@ -120,7 +120,10 @@ pub(crate) fn expect(call: &mut dyn Call, set: Set, bounds: &Bounds<'_>) -> Opti
         held.give_back();
         return None;
     }
-    let mask = signals::block();
+    let Some(mask) = signals::block() else {
+        held.give_back();
+        return None;
+    };
     held.mask = Some(mask);
     // Handlers of this thread cannot change them any more.
     let handlers = if call.restarts() { Handlers::look() } else { Handlers::default() };
@@ -418,6 +421,12 @@ pub(crate) fn waited(answer: c_int, before: c_int) -> Waited {
     };
     originals::set_errno(before);
     waited
+}
+
+/// Whether a sandbox forbids a system call that the program itself did not make: `ppoll` instead of `poll`, say. The call that the program made
+/// decides then.
+pub(crate) fn is_forbidden(answer: c_int) -> bool {
+    answer < 0 && matches!(originals::errno(), EPERM | ENOSYS)
 }
 
 /// Fails with an errno.
