@@ -118,6 +118,8 @@ pub struct Node {
     awaiting_rules: awaiting_rules::AwaitingRules,
     /// True when an attachment has gone since the state file was written: the file must be written again.
     must_save: bool,
+    /// The warning that the state file could not be written, while that is so.
+    unsaved: Option<String>,
     /// Attachments of the state file that could not be attached after the restart. They stay in the file until they are detached.
     not_restored: Vec<KeptAttachment>,
     /// Attachments with fields in the state file that this ktsnd does not know, by name. They are written back unchanged.
@@ -174,6 +176,7 @@ impl Node {
             starting: true,
             awaiting_rules: awaiting_rules::AwaitingRules::default(),
             must_save: false,
+            unsaved: None,
             not_restored: Vec::new(),
             wholes: BTreeMap::new(),
             foreign: Foreign::default(),
@@ -242,6 +245,9 @@ impl Node {
                     self.look_at_captures();
                     self.look_at_deferred();
                     self.look_at_margins();
+                    if self.unsaved.is_some() {
+                        self.save();
+                    }
                 }
             }
             if self.stopping && self.workers.values().all(|w| w.ended) {
@@ -387,10 +393,22 @@ impl Node {
         Some(self.attached.get(usize::from(index.0))?.as_ref()?.attachment.name.clone())
     }
 
+    /// Writes the state file. Where that fails, it is tried again once a second, and `Health` shows the warning until it succeeds.
     fn save(&mut self) {
+        let before = self.unsaved.take();
         self.must_save = false;
         if let Err(error) = self.try_save() {
-            self.warn(format!("state file: {error}; what changed now is lost at the next restart"));
+            let warning = format!("state file: {error}; what changed now is lost at the next restart");
+            if before.as_ref() == Some(&warning) {
+                self.unsaved = before;
+                return;
+            }
+            self.warnings.retain(|other| Some(other) != before.as_ref());
+            self.warn(warning.clone());
+            self.unsaved = Some(warning);
+        } else if let Some(before) = before {
+            self.warnings.retain(|other| *other != before);
+            info!("the state file is written again");
         }
     }
 

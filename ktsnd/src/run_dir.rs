@@ -270,9 +270,15 @@ fn written_at(file: &File) -> i128 {
         .map_or(0, |found| i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec()))
 }
 
+/// Reads a file. A pipe or a device in its place is an error: reading one could wait for ever.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = NOFOLLOW | OFlags::NONBLOCK.bits() as i32;
+    let mut file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
     let mut octets = Vec::new();
-    File::options().read(true).custom_flags(NOFOLLOW).open(path)?.read_to_end(&mut octets)?;
+    file.read_to_end(&mut octets)?;
     Ok(octets)
 }
 

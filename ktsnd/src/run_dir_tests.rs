@@ -27,6 +27,23 @@ fn a_lock_that_is_let_go_soon_is_waited_for() {
     second.join().unwrap().unwrap();
 }
 
+/// Opening a pipe waits for a writer: a start would hang without a word.
+#[test]
+fn a_pipe_is_no_state_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = RunDir::take(dir.path()).unwrap();
+    for name in ["state.json", COUNTERS] {
+        let made = std::process::Command::new("mkfifo").arg(dir.path().join(name)).status().unwrap();
+        assert!(made.success());
+    }
+    let refused = run.load().unwrap_err().to_string();
+    assert!(
+        refused.contains("state.json: it is no regular file; ktsnd does not start without it"),
+        "{refused}"
+    );
+    assert!(run.counters().unwrap_err().to_string().contains("no regular file"));
+}
+
 #[test]
 fn state_survives_and_damage_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use ktsn_tests::faults::Tap;
 use ktsn_tests::faults::bed::{Bed, POD_B, PODS_B, UPLINK};
 use ktsn_tests::faults::control::with;
 use ktsn_tests::faults::daemon::{Daemon, NAME, configuration};
 use ktsn_tests::faults::talker::arrive;
+use ktsn_tests::faults::{Tap, eventually};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -233,6 +233,28 @@ fn the_state_file_of_a_newer_ktsnd() {
     assert_eq!(read()["attachments"], serde_json::json!([]));
 }
 
+/// A state file that names an attachment twice: the second entry waits, and goes with the name.
+#[test]
+fn a_name_that_the_state_file_has_twice_is_detached_once() {
+    let bed = Bed::new();
+    let mut daemon = empty(&bed);
+    daemon.control().attach(attachment(&bed)).expect("attach");
+    daemon.kill();
+    let path = daemon.run_dir().join("state.json");
+    let mut state: Value =
+        serde_json::from_str(&std::fs::read_to_string(&path).expect("state")).expect("JSON");
+    let mut second = state["attachments"][0].clone();
+    second["horizon"] = json!("1s");
+    state["attachments"].as_array_mut().expect("a list").push(second);
+    std::fs::write(&path, state.to_string()).expect("state");
+    daemon.spawn();
+    assert_eq!(names(&daemon), [NAME]);
+    daemon.control().detach(NAME).expect("detach");
+    daemon.kill();
+    daemon.spawn();
+    assert!(names(&daemon).is_empty(), "{:?}", names(&daemon));
+}
+
 struct Mounted(tempfile::TempDir);
 
 impl Drop for Mounted {
@@ -266,4 +288,14 @@ fn a_full_disk() {
     daemon.kill();
     daemon.spawn();
     assert_eq!(names(&daemon), ["pod-a"]);
+    // With room again the next file is written without another change.
+    let second = with(attachment(&bed), &json!({ "name": "pod-q", "netns": bed.pod_q }));
+    daemon.control().attach(second).expect("attach");
+    std::fs::remove_file(disk.0.path().join("rest")).expect("room");
+    let is_saved =
+        || !daemon.control().health().expect("health").warnings.iter().any(|w| w.contains("state file"));
+    eventually("the state file is written", SOON, || is_saved().then_some(()));
+    daemon.kill();
+    daemon.spawn();
+    assert_eq!(names(&daemon), ["pod-a", "pod-q"]);
 }

@@ -258,10 +258,11 @@ impl Node {
         let is_saved = self.attached[usize::from(index.0)].as_ref().is_some_and(|attached| attached.is_saved);
         self.end_service(index).await;
         info!(attachment = name, "detached");
-        self.wholes.remove(name);
+        // The state file may name it twice, or the configuration names it too.
+        let had_other = self.forget_not_restored(name);
         let had_peers = self.forget_peers(name);
         let was_restricted = self.restrictions.remove(name).is_some();
-        Ok(is_saved || had_peers || was_restricted)
+        Ok(is_saved || had_other || had_peers || was_restricted)
     }
 
     /// Serves the attachment no more: its frames are dropped, its clients notified, its namespace closed.

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::config::{AttachmentConfig, Ethernet, PeerConfig};
+use crate::config::{AttachmentConfig, EgressMode, Ethernet, PeerConfig};
 
 /// The state that a daemon restores after a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -294,11 +294,15 @@ struct Written<'a> {
     fields: &'a Map<String, Value>,
 }
 
-/// Fields of an attachment that say what it must not do: a ktsnd that does not know one of them must not serve it.
+/// Fields of an attachment that say what it must not do, or where its frames go: a ktsnd that does not know one of them must not serve it.
 fn needs(raw: &AttachmentConfig) -> Vec<&'static str> {
     let is_closed = raw.ethernet.as_deref() == Some(Ethernet::Listed.word());
-    let addresses = raw.addresses.is_some().then_some("addresses");
-    addresses.into_iter().chain(is_closed.then_some("ethernet")).collect()
+    // Without it the frames would leave by the pod's interface, past the virtual switch.
+    let is_elsewhere = raw.egress.is_some() && raw.egress.as_deref() != Some(EgressMode::Interface.word());
+    [(raw.addresses.is_some(), "addresses"), (is_closed, "ethernet"), (is_elsewhere, "egress")]
+        .into_iter()
+        .filter_map(|(is_needed, field)| is_needed.then_some(field))
+        .collect()
 }
 
 /// An entry that says more than this ktsnd knows, with what this one knows by now.

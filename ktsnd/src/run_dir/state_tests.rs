@@ -83,6 +83,22 @@ fn given_addresses_are_kept_and_needed() {
     assert_eq!(written(&read(&back).state), back);
 }
 
+/// An older ktsnd that does not know `egress` would send the frames out of the pod's interface.
+#[test]
+fn a_virtual_switch_is_needed() {
+    let attachment = |egress: &str| {
+        let raw = AttachmentConfig {
+            name: Some("a".to_owned()),
+            egress: Some(egress.to_owned()),
+            ..AttachmentConfig::default()
+        };
+        written(&State { attachments: vec![raw.into()], ..State::default() })["attachments"][0]["needs"]
+            .clone()
+    };
+    assert_eq!(attachment("vhost-user"), json!(["egress"]));
+    assert_eq!(attachment("interface"), Value::Null);
+}
+
 #[test]
 fn a_value_that_is_unknown_is_kept() {
     let file = json!({ "version": 1, "schedules": [], "attachments": [{ "name": "a", "slots": "many" }] });
