@@ -177,6 +177,13 @@ func TestNamesThatNoFileHas(t *testing.T) {
 	if err := d.Reserve(context.Background(), example(long, nil), 0); err == nil {
 		t.Error("no error")
 	}
+	// A write that fails, for this reason or on a full disk, leaves no folder.
+	if err := d.Save(&State{ContainerID: "c2", IfName: long}); err == nil {
+		t.Error("no error")
+	}
+	if entries, _ := filepath.Glob(filepath.Join(d.Path(), "c2*")); len(entries) > 0 {
+		t.Errorf("left: %q", entries)
+	}
 	for _, name := range []string{"", ".", "..", "a/b", "a\x00b"} {
 		if err := d.Save(example(name, nil)); err == nil {
 			t.Errorf("%q: no error", name)

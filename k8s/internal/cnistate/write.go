@@ -38,7 +38,7 @@ func prepare(path string, content []byte) (*pending, error) {
 		if err == nil {
 			return p, nil
 		}
-		os.Remove(p.next)
+		p.drop()
 		// The folder went with the pod's other interface in between.
 		if !errors.Is(err, fs.ErrNotExist) || tries == 10 {
 			return nil, err
