@@ -48,15 +48,19 @@ log=out/setup.log
 mkdir -p out
 echo "setup: installing ${missing[*]} (log: $log)"
 export DEBIAN_FRONTEND=noninteractive
-# No service of a package is started now: what the tests need they run themselves, in places of their own.
+# No service of a package is started: what the tests need they run themselves, in places of their own.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     trap 'rm -f "$policy"' EXIT
     printf '#!/bin/sh\nexit 101\n' >"$policy"
     chmod 755 "$policy"
 fi
+enabled() { { find /etc/systemd/system -path '*.wants/*.service' 2>/dev/null || true; } | sort; }
+before=$(enabled)
 if ! { apt-get update && apt-get install -y --no-install-recommends "${missing[@]}"; } </dev/null >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     fail "apt-get failed, see $log"
 fi
+# Nor when the machine starts again (Open vSwitch, DPDK).
+comm -13 <(echo "$before") <(enabled) | xargs -r rm -v >>"$log"
 echo "setup: installed ${#missing[@]} package(s)"
