@@ -60,6 +60,10 @@ fn run<I: Instant>(choice: u8, octets: &[u8]) -> usize {
                 next.into_iter().for_each(|at| predictor.missed(at));
                 continue;
             }
+            5 if step & 16 != 0 => {
+                predictor.set_period(Nanos::new(octets.number(8).cast_signed()));
+                continue;
+            }
             5 => {
                 predictor.missed(I::from_nanos(octets.number(8)));
                 continue;
@@ -122,6 +126,7 @@ mod tests {
         let expected = |data: &[u8]| run::<Monotonic>(data[0], &data[1..]);
         assert!(expected(include_bytes!("../corpus/expect/grid.bin")) > 10);
         assert!(expected(include_bytes!("../corpus/expect/known.bin")) > 10);
+        assert!(expected(include_bytes!("../corpus/expect/set.bin")) > 10);
         assert!(expected(include_bytes!("../corpus/expect/end-of-clock.bin")) > 0);
         assert!(expected(include_bytes!("../corpus/expect/two.bin")) > 10);
     }

@@ -62,10 +62,15 @@ impl<I: Instant> Predictor<I> {
     #[must_use]
     pub const fn with_period(period: Nanos) -> Self {
         let mut new = Self::new();
-        if period.get() >= PERIOD_MIN.get() && period.get() <= PERIOD_MAX.get() {
-            new.known = period.get().unsigned_abs();
-        }
+        new.set_period(period);
         new
+    }
+
+    /// The caller knows a period from now on, instead of the one that it knew. What was learnt stays. A period out of bounds counts as
+    /// unknown.
+    pub const fn set_period(&mut self, period: Nanos) {
+        let is_within = period.get() >= PERIOD_MIN.get() && period.get() <= PERIOD_MAX.get();
+        self.known = if is_within { period.get().unsigned_abs() } else { 0 };
     }
 
     /// Learns from an event. `at` is what `how` says of its instant.

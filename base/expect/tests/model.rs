@@ -20,6 +20,8 @@ enum Step {
     SecondMiss,
     /// A miss that was never expected.
     StrayMiss(u64),
+    /// The caller learns another period.
+    Known(u64),
 }
 
 /// Both predictors, held against each other after each step.
@@ -35,10 +37,14 @@ fn at(nanos: u64) -> Monotonic {
     Monotonic::from_nanos(nanos)
 }
 
+/// A period as the reference takes it.
+fn in_bounds(known: &u64) -> bool {
+    (PERIOD_MIN.get() as u64..=PERIOD_MAX.get() as u64).contains(known)
+}
+
 impl Pair {
     fn new(known: Option<u64>, now: u64) -> Self {
         let fast = known.map_or(Predictor::new(), |known| Predictor::with_period(Nanos::new(known as i64)));
-        let in_bounds = |known: &u64| (PERIOD_MIN.get() as u64..=PERIOD_MAX.get() as u64).contains(known);
         Self { fast, slow: Reference::new(known.filter(in_bounds)), now, locked: 0 }
     }
 
@@ -63,6 +69,10 @@ impl Pair {
             Step::StrayMiss(nanos) => {
                 self.fast.missed(at(nanos));
                 self.slow.missed(nanos);
+            }
+            Step::Known(known) => {
+                self.fast.set_period(Nanos::new(known.cast_signed()));
+                self.slow.known = Some(known).filter(in_bounds).map(i128::from);
             }
         }
         self.compare()
@@ -140,6 +150,7 @@ fn anything() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Miss),
         1 => Just(Step::SecondMiss),
         1 => any::<u64>().prop_map(Step::StrayMiss),
+        1 => prop_oneof![Just(0), Just(1_000_000), any::<u64>()].prop_map(Step::Known),
     ];
     proptest::collection::vec(step, 1..120)
 }

@@ -76,6 +76,55 @@ fn a_known_period_locks_with_four_events() {
     }
 }
 
+/// How many even events of `period` lock a predictor that takes `known` for the period.
+fn events_to_lock(known: Nanos, period: u64) -> Option<u64> {
+    let mut predictor = Predictor::with_period(known);
+    (1..=100).find(|event| {
+        predictor.observe(at(START + event * period), Seen::Exact);
+        predictor.is_locked()
+    })
+}
+
+/// A wrong period costs nothing: the stream is learnt from its arrivals, as with none, and its own period is what is followed.
+#[test]
+fn a_wrong_period_is_learnt_from_arrivals() {
+    for period in [900 * MICRO, MILLI, 7 * MILLI, 10_000 * MILLI] {
+        let own = Nanos::new(period.cast_signed());
+        assert_eq!((events_to_lock(Nanos::ZERO, period), events_to_lock(own, period)), (Some(5), Some(4)));
+        for wrong in [50 * MICRO, 2 * MILLI, 5 * MILLI, 9_900 * MILLI] {
+            assert_eq!(
+                events_to_lock(Nanos::new(wrong.cast_signed()), period),
+                Some(5),
+                "{wrong} for {period}"
+            );
+        }
+    }
+    let mut predictor = Predictor::with_period(Nanos::from_millis(2));
+    for event in 0..5 {
+        predictor.observe(at(START + event * MILLI), Seen::Exact);
+    }
+    assert_eq!(predictor.period(), Some(Nanos::from_millis(1)));
+    assert_eq!(next(&predictor, START + 4 * MILLI).0, START + 5 * MILLI);
+}
+
+/// A period that the caller gets to know later helps from then on, and a stream that is followed already goes on.
+#[test]
+fn a_period_can_be_set_at_any_time() {
+    let mut predictor = seen(3, MILLI, Seen::Exact);
+    predictor.set_period(Nanos::from_millis(1));
+    predictor.observe(at(START + 3 * MILLI), Seen::Exact);
+    assert!(predictor.is_locked(), "the fourth event, as with a period from the beginning");
+    for other in [Nanos::from_millis(3), Nanos::from_millis(1), Nanos::ZERO] {
+        predictor.set_period(other);
+        assert_eq!(next(&predictor, START + 3 * MILLI).0, START + 4 * MILLI);
+    }
+    predictor = seen(3, MILLI, Seen::Exact);
+    predictor.set_period(Nanos::from_millis(1));
+    predictor.set_period(Nanos::ZERO);
+    predictor.observe(at(START + 3 * MILLI), Seen::Exact);
+    assert!(!predictor.is_locked(), "it is forgotten again");
+}
+
 #[test]
 fn periods_out_of_bounds_never_lock() {
     for period in [1, 10 * MICRO, 24 * MICRO, 10_001 * MILLI, 1_000_000 * MILLI] {

@@ -39,7 +39,7 @@ pub(crate) struct Reference {
     /// The oldest first.
     past: Vec<i128>,
     last: i128,
-    known: Option<i128>,
+    pub(crate) known: Option<i128>,
 }
 
 fn divide(a: i128, b: i128) -> i128 {
