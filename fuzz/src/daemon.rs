@@ -135,6 +135,8 @@ fn keeps_the_rules(attachment: &Attachment) {
     assert!(!attachment.name.is_empty() && !attachment.interface.is_empty());
     assert!(attachment.interface.len() <= INTERFACE_OCTETS_MAX, "{}", attachment.interface);
     assert!(attachment.clients.slots > 0 && attachment.clients.clients_max > 0);
+    let bounds = ktsn_expect::predictor::PERIOD_MIN..=ktsn_expect::predictor::PERIOD_MAX;
+    assert!(attachment.clients.receive_period.is_none_or(|period| bounds.contains(&period)));
     assert!(attachment.horizon.get() > 0 && attachment.overrun_limit.get() >= 0);
     let _ = (attachment.allowed(), attachment.takes_no_datagram());
 }

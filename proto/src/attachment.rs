@@ -170,6 +170,7 @@ table! {
         vhost_socket: String,
         vhost_queues: u16,
         receive: String,
+        receive_period: String,
         capture: String,
         capture_priority: u32,
         slots: u32,

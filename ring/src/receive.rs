@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The receive area: the page behind a region in which the daemon grants *expected arrival*, and the program counts it.
 //!
-//! In: the daemon's grant, the program's listeners and counts. Out: the share of one CPU that the process may spin, and what is shown
+//! In: the daemon's grant, the period that the daemon knows, the program's listeners and counts. Out: the share of one CPU that the process may spin, and what is shown
 //! of each listener. `docs/design/ring-abi.md` has the layout. The area decides nothing about frames.
 //!
 //! The program's side ([`Receive`]) is wait-free and async-signal-safe. The daemon's side (`ReceiveArea`) believes no word
 //! of the program: an entry that makes no sense is no listener, and counts saturate.
 //!
 //! ```text
+//! daemon    period, before the program maps the region and later
 //! program   claim an entry (CAS: 0 → name) → its cookie → counts … → counts to `ended` → cookie 0 → name 0
 //! daemon    grant, granted_until;  name → cookie, counts → name again
 //! ```
@@ -37,6 +38,8 @@ pub const WHOLE_CPU: u32 = 1_000;
 pub const GRANT: usize = 0;
 /// Until when the grant holds, nanoseconds of `CLOCK_MONOTONIC`, u64 (daemon).
 pub const GRANTED_UNTIL: usize = 8;
+/// The period of the arrivals that the daemon knows, nanoseconds, u64 (daemon); 0 = it knows none.
+pub const PERIOD: usize = 16;
 /// Counts of the listeners that are over, u64 each (program).
 pub const ENDED: usize = 64;
 /// The listeners' entries (program).
@@ -48,7 +51,8 @@ pub const COOKIE: usize = 8;
 /// In an entry: its counts, u64 each.
 pub const COUNTS: usize = 16;
 
-const _: () = assert!(GRANTED_UNTIL + 8 <= ENDED && ENDED + 8 * COUNTS_COUNT <= LISTENERS);
+const _: () =
+    assert!(GRANTED_UNTIL + 8 <= PERIOD && PERIOD + 8 <= ENDED && ENDED + 8 * COUNTS_COUNT <= LISTENERS);
 const _: () = assert!(LISTENERS.is_multiple_of(LINE_OCTETS) && COUNTS + 8 * COUNTS_COUNT <= LISTENER_OCTETS);
 const _: () = assert!(LISTENERS + LISTENERS_COUNT * LISTENER_OCTETS <= AREA_OCTETS);
 
@@ -223,6 +227,14 @@ impl Receive {
     #[must_use]
     pub fn grant(&self, now: Monotonic) -> u32 {
         grant(&self.words, self.at, now)
+    }
+
+    /// The period of this process's arrivals, as the daemon knows it; 0 = it knows none. It may change at any time.
+    #[inline]
+    #[must_use]
+    pub fn period(&self) -> Nanos {
+        // One word of its own: nothing else is read with it.
+        Nanos::new(self.words.load64(self.at.wrapping_add(PERIOD), Relaxed).cast_signed())
     }
 
     /// Claims an entry for a socket; `None` when all are taken. `cookie` is the socket's SO_COOKIE, 0 = unknown.

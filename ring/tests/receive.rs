@@ -11,7 +11,7 @@ use std::thread;
 
 use ktsn_ring::receive::{
     AREA_OCTETS, COUNTS_COUNT, GRANT, GRANTED_UNTIL, LISTENERS, LISTENERS_COUNT, Listener, ListenerName,
-    ReceiveCount, ReceiveCounts, WHOLE_CPU, read,
+    PERIOD, ReceiveCount, ReceiveCounts, WHOLE_CPU, read,
 };
 use ktsn_ring::words::Words;
 use ktsn_ring::{ClientMapping, Consumer, Layout, layout};
@@ -37,7 +37,7 @@ const fn at(nanos: u64) -> Monotonic {
 
 #[test]
 fn the_layout_is_the_pages() {
-    assert_eq!((layout::RECEIVE_OCTETS, GRANT, GRANTED_UNTIL, LISTENERS), (100, 0, 8, 128));
+    assert_eq!((layout::RECEIVE_OCTETS, GRANT, GRANTED_UNTIL, PERIOD, LISTENERS), (100, 0, 8, 16, 128));
     let (consumer, memfd) = region();
     let region_octets = consumer.layout().region_octets();
     let octets = rustix::fs::fstat(&memfd).expect("its size").st_size;
@@ -46,6 +46,12 @@ fn the_layout_is_the_pages() {
     let client = ClientMapping::open(&memfd).expect("a mapping");
     assert_eq!(client.peek(96) >> 32, 4096, "the announcement at 100");
     let receive = client.producer().receive().expect("an area");
+    assert_eq!(receive.period(), Nanos::ZERO, "a daemon that knows none");
+    consumer.receive_area().set_period(Nanos::from_seconds(10));
+    assert_eq!(
+        (receive.period(), client.peek(region_octets + 16)),
+        (Nanos::from_seconds(10), 10_000_000_000)
+    );
     let listener = receive.claim(ListenerName::Udp4(7000), 0x1234).expect("an entry");
     receive.add(listener, ReceiveCount::Expected, 5);
     receive.add_spun(listener, Nanos::from_micros(3));

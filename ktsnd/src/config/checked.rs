@@ -89,6 +89,8 @@ pub struct ClientLimits {
     pub allow_tai: bool,
     /// The lowest priority of datagrams without transmit time that are taken; `None` = none are.
     pub take_from: Option<u8>,
+    /// The period of what they receive, as the configuration states it.
+    pub receive_period: Option<Nanos>,
 }
 
 /// `[[attachment]]`.
@@ -268,6 +270,7 @@ impl Attachment {
                 )?,
                 allow_tai: raw.allow_tai.unwrap_or(true),
                 take_from: take(&path("take"), raw.take.as_ref())?,
+                receive_period: receive::period(&path("receive_period"), raw.receive_period.as_deref())?,
             },
             name: name.to_owned(),
             netns,

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `receive` of an attachment, and `receive_spin_max` of the daemon.
+//! `receive` and `receive_period` of an attachment, and `receive_spin_max` of the daemon.
+
+use ktsn_expect::predictor::{PERIOD_MAX, PERIOD_MIN};
+use ktsn_time::Nanos;
 
 use super::ConfigError;
 use super::values::Checked;
@@ -17,6 +20,14 @@ ktsn_model::words! {
         /// A program that asks may be awake when a frame is expected.
         Expect = "expect",
     }
+}
+
+/// `receive_period`: the period of what the attachment's programs receive, where it is known.
+pub(super) fn period(field: &str, text: Option<&str>) -> Checked<Option<Nanos>> {
+    let Some(text) = text else { return Ok(None) };
+    let read = super::values::duration(field, text, PERIOD_MIN, PERIOD_MAX);
+    let expected = "a time from 50us to 10s with its unit, such as 1ms";
+    read.map(Some).map_err(|_| ConfigError::value(field, text, expected))
 }
 
 /// `receive_spin_max`: CPUs that all programs together may spin, in parts per thousand of one.

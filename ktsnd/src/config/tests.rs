@@ -48,7 +48,11 @@ fn who_may_expect_arrivals() {
     assert_eq!(config.attachments[0].receive, ReceiveMode::Expect);
     assert_eq!(config.daemon.receive_spin_max_permille, 1500);
     let flag = parse_attach("a:eth0,receive=expect").unwrap();
-    assert_eq!(flag.receive, ReceiveMode::Expect);
+    assert_eq!((flag.receive, flag.clients.receive_period), (ReceiveMode::Expect, None));
+    for (text, micros) in [("50us", 50), ("1ms", 1_000), ("10s", 10_000_000), ("1ms 500us", 1_500)] {
+        let flag = parse_attach(&format!("a:eth0,receive=expect,receive_period={text}")).unwrap();
+        assert_eq!(flag.clients.receive_period, Some(Nanos::from_micros(micros)), "{text}");
+    }
 }
 
 /// Each wrong value is named with its field.
@@ -82,6 +86,18 @@ fn faults_name_field_value_and_expectation() {
             "receive = \"spin\"",
             "attachment[0].receive: \"spin\": expected kernel or expect",
         ),
+        (
+            "late = \"drop\"",
+            "receive_period = \"49us\"",
+            "attachment[0].receive_period: \"49us\": expected a time from 50us to 10s with its unit",
+        ),
+        (
+            "late = \"drop\"",
+            "receive_period = \"10s 1ns\"",
+            "attachment[0].receive_period: \"10s 1ns\": expected a time from 50us to 10s",
+        ),
+        ("late = \"drop\"", "receive_period = \"1\"", "attachment[0].receive_period: \"1\": expected a time"),
+        ("late = \"drop\"", "receive_period = 1000", "invalid type"),
         (
             "[daemon]",
             "[daemon]\nreceive_spin_max = 65",

@@ -52,6 +52,7 @@ pub(crate) fn listed(attachment: &Attachment, state: Option<&OverlayState>) -> A
         vhost_socket: attachment.egress.keys().0,
         vhost_queues: attachment.egress.keys().1,
         receive: Some(attachment.receive.word().to_owned()),
+        receive_period: attachment.clients.receive_period.and_then(span),
         capture: Some(attachment.capture.word().to_owned()),
         capture_priority: Some(u32::from(attachment.capture_priority)),
         slots: Some(attachment.clients.slots),
@@ -182,6 +183,7 @@ egress = "vhost-user"
 vhost_socket = "/run/vhost/"
 vhost_queues = 3
 receive = "expect"
+receive_period = "1ms 500us"
 capture = "kernel"
 capture_priority = 6
 slots = 64
@@ -230,7 +232,8 @@ overlay = { vxlan = { mode = "routed", vni = 7, port = 8472, local = "192.0.2.1"
         let toml = "[[attachment]]\nname = \"a\"\nnetns = \"a\"\ninterface = \"eth0\"\n";
         let attachment = Config::parse(toml).unwrap().attachments.remove(0);
         let config = listed(&attachment, None);
-        let optional = ["uplink", "addresses", "vlan", "pcp", "vhost_socket", "vhost_queues"];
+        let optional =
+            ["uplink", "addresses", "vlan", "pcp", "vhost_socket", "vhost_queues", "receive_period"];
         let value = serde_json::to_value(&config).unwrap();
         let missing = AttachmentConfig::KEYS.iter().filter(|key| value.get(key).is_none());
         assert!(missing.eq(optional.iter()), "{value}");

@@ -227,7 +227,7 @@ mod tests {
                 netns_cookie: 1,
                 interface_index: 1,
                 mtu,
-                limits: ClientLimits { slots, octets_max, clients_max: 1, memory_max: 1 << 30, allow_tai: true, take_from: None },
+                limits: ClientLimits { slots, octets_max, clients_max: 1, memory_max: 1 << 30, allow_tai: true, take_from: None, receive_period: None },
                 stats: std::sync::Arc::default(),
                 worker,
             };

@@ -18,6 +18,7 @@ use ktsn_resolve::{AttachmentIndex, Tables};
 use ktsn_ring::control::{Hello, HelloReply, HelloStatus, Register, TxtimeClaim};
 use ktsn_ring::layout::ABI;
 use ktsn_ring::stream_flags;
+use ktsn_time::Nanos;
 use proptest::prelude::*;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
@@ -114,6 +115,7 @@ fn start_with(clients_max: u32, look: socket::Examine) -> Running {
             memory_max: 64 << 20,
             allow_tai: true,
             take_from: None,
+            receive_period: Some(Nanos::from_millis(4)),
         },
         stats: Arc::default(),
         worker,

@@ -13,7 +13,7 @@ use ktsn_time::{Monotonic, Nanos};
 
 use super::{
     COOKIE, COUNTS, COUNTS_COUNT, ENDED, GRANT, GRANTED_UNTIL, LISTENERS_COUNT, Listener, ListenerName,
-    ReceiveCount, WHOLE_CPU,
+    PERIOD, ReceiveCount, WHOLE_CPU,
 };
 use crate::region::GuardedMapping;
 use crate::words::Words;
@@ -138,6 +138,11 @@ impl ReceiveArea {
     /// Grants the process `share` parts per thousand of one CPU until `until`. Only when the region is sealed.
     pub fn grant(&self, share: u32, until: Monotonic) {
         set_grant(&self.memory.words(), self.at, share, until);
+    }
+
+    /// Says which period the arrivals have; [`Nanos::ZERO`]: none is known. Only when the region is sealed, or before its program has it.
+    pub fn set_period(&self, period: Nanos) {
+        self.memory.words().store64(self.at + PERIOD, period.get().cast_unsigned(), Relaxed);
     }
 
     /// Withdraws the grant. Only when the region is sealed.

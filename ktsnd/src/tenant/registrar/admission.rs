@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 
 use ktsn_ring::control::{self, HelloReply, HelloStatus};
 use ktsn_ring::{Consumer, Layout, layout};
+use ktsn_time::Nanos;
 use tracing::{debug, warn};
 
 use super::{Registered, SealState, Service};
@@ -120,6 +121,8 @@ impl<P: Send + 'static> Service<P> {
         consumer.set_others(&client_tables.others);
         let key = ClientKey(number);
         let (attention, receive) = (consumer.attention(), consumer.receive_area());
+        // Its program does not have the region yet.
+        receive.set_period(served.limits.receive_period.unwrap_or(Nanos::ZERO));
         let client =
             Client::new(key, served.index, consumer, ours, layout.slots_count(), layout.payload_max());
         let client = Box::new(client.on_interface(served.interface_index));

@@ -160,6 +160,7 @@ impl Driver {
                 memory_max: limits.memory_max,
                 allow_tai: index != 1,
                 take_from: None,
+                receive_period: None,
             },
             stats: Arc::default(),
             worker: worker.clone(),
