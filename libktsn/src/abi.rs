@@ -41,6 +41,11 @@ numbers! { c_int, errno:
     ECONNRESET ENOBUFS ENOTSOCK ENOTCONN ECANCELED
 }
 
+/// The level of this library's own socket options, "KTSN" in ASCII. The kernel has none there, and no socket of it answers anything but
+/// ENOPROTOOPT (or, without any options, EOPNOTSUPP).
+pub(crate) const SOL_KTSN: c_int = 0x4b54_534e;
+/// The period of a socket's arrivals.
+pub(crate) const KTSN_RECEIVE_PERIOD: c_int = 1;
 pub(crate) const MSG_WAITFORONE: c_int = 0x10000;
 pub(crate) const POLLIN: i16 = 0x1;
 pub(crate) const POLLRDNORM: i16 = 0x40;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known before the first call: the environment's three words, the C library's kind, the originals.
+//! What is known before the first call: the environment's words, the C library's kind, the originals.
 //!
 //! In: `environ`, read once by the constructor (later changes are not seen). Out: the path of the daemon's socket,
 //! the policy, how much to say. In a set-user-id program (AT_SECURE) the environment is ignored, for the path
@@ -13,7 +13,7 @@ use core::sync::atomic::{
 };
 
 use crate::line::Line;
-use crate::receive::switch;
+use crate::receive::{period, switch};
 use crate::{clock, kernel, originals, page, sys};
 
 const RUN_DIR_DEFAULT: &[u8] = b"/run/ktsn";
@@ -125,24 +125,40 @@ pub(crate) extern "C" fn start() {
             },
             Relaxed,
         );
-        ask_receive(variable(b"KTSN_RECEIVE"));
+        ask_receive(variable(b"KTSN_RECEIVE"), variable(b"KTSN_RECEIVE_PERIOD"));
     }
     write_path(run_dir);
     SEALED.store(true, Release);
     originals::set_errno(saved);
 }
 
-/// `KTSN_RECEIVE`: `expect`, or `kernel` (the default).
-fn ask_receive(value: Option<&[u8]>) {
-    match value {
-        None | Some(b"" | b"kernel") => {}
-        Some(b"expect") => switch::turn_on(),
-        Some(other) => warn_once(&[
-            b"ktsn: KTSN_RECEIVE is '",
-            other.get(..other.len().min(40)).unwrap_or(other),
-            b"': this program receives as without it. Set it to expect or kernel.",
-        ]),
+/// `KTSN_RECEIVE`: `expect`, or `kernel` (the default). `KTSN_RECEIVE_PERIOD`: the period of what is expected, where it is known.
+fn ask_receive(how: Option<&'static [u8]>, period: Option<&'static [u8]>) {
+    const SHOWN_MAX: usize = 40;
+    let shown = |value: &'static [u8]| value.get(..value.len().min(SHOWN_MAX)).unwrap_or(value);
+    match how {
+        None | Some(b"" | b"kernel") => return,
+        Some(b"expect") => {}
+        Some(other) => {
+            return warn_once(&[
+                b"ktsn: KTSN_RECEIVE is '",
+                shown(other),
+                b"': this program receives as without it. Set it to expect or kernel.",
+            ]);
+        }
     }
+    match period.filter(|text| !text.is_empty()).map(|text| (text, period::parse(text))) {
+        None => {}
+        Some((_, Some(period))) => period::set_environment(period),
+        Some((text, None)) => {
+            return warn_once(&[
+                b"ktsn: KTSN_RECEIVE_PERIOD is '",
+                shown(text),
+                b"': this program receives as without KTSN_RECEIVE=expect. Set it to a time from 50us to 10s, as in 1ms or 500us.",
+            ]);
+        }
+    }
+    switch::turn_on();
 }
 
 /// `1`, or `1,phc=N`; anything else is no.

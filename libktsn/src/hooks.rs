@@ -65,7 +65,7 @@ pub unsafe extern "C" fn connect(fd: c_int, name: *const c_void, octets: u32) ->
     answer
 }
 
-/// `setsockopt(2)`: the kernel is always asked first.
+/// `setsockopt(2)`: the kernel is always asked first, except for the option that it does not have.
 ///
 /// # Safety
 /// The arguments are those of a call of the C function.
@@ -77,6 +77,9 @@ pub unsafe extern "C" fn setsockopt(
     value: *const c_void,
     octets: u32,
 ) -> c_int {
+    if let Some(errno) = receive::period::set_option(fd, level, name, value as usize, octets) {
+        return if errno == 0 { 0 } else { fail(errno) };
+    }
     let before = originals::errno();
     // SAFETY: the program's arguments.
     let answer = unsafe { originals::setsockopt(fd, level, name, value, octets) };
@@ -119,7 +122,7 @@ unsafe fn option_value<'a>(level: c_int, name: c_int, value: *const c_void, octe
     unsafe { core::slice::from_raw_parts(value.cast(), (octets as usize).min(LONGEST)) }
 }
 
-/// `getsockopt(2)`: SO_TXTIME that the daemon granted is answered as the kernel answers its own.
+/// `getsockopt(2)`: the period of a socket's arrivals is ours, and SO_TXTIME that the daemon granted is answered as the kernel answers its own.
 ///
 /// # Safety
 /// The arguments are those of a call of the C function.
@@ -131,6 +134,9 @@ pub unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     octets: *mut u32,
 ) -> c_int {
+    if let Some(errno) = receive::period::option(fd, level, name, value as usize, octets as usize) {
+        return if errno == 0 { 0 } else { fail(errno) };
+    }
     let before = originals::errno();
     // SAFETY: the program's arguments.
     let answer = unsafe { originals::getsockopt(fd, level, name, value, octets) };

@@ -10,6 +10,7 @@
 //!   wait                               sleep, spin, give back: system calls, signals, cancellation
 //!     decide                           the next step: pure
 //!     listeners, epolls, entries, grant   who listens, who expects, where it is counted, how long may be spun
+//!     period                           the period that the program, the environment or the daemon knows
 //! ```
 
 use core::ffi::c_int;
@@ -24,6 +25,7 @@ mod epolls;
 mod grant;
 mod guarded;
 pub(crate) mod listeners;
+pub(crate) mod period;
 pub(crate) mod polls;
 pub(crate) mod selects;
 pub(crate) mod sets;

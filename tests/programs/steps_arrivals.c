@@ -218,26 +218,20 @@ static void arrivals(const struct step *step)
 	show("failed", failed);
 }
 
-// Receives `count` numbers that a thread of this process sends every millisecond.
-struct sender {
-	struct sockaddr_in to;
-	long count;
-};
-
-static void *send_in_thread(void *argument)
+void *send_in_thread(void *argument)
 {
 	struct sender *sender = argument;
 	sigset_t all;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, NULL);
-	send_numbers(&sender->to, 0, sender->count, 1000000);
+	send_numbers(&sender->to, 0, sender->count, sender->period);
 	return NULL;
 }
 
 long take(const char *how, int fd, long count, long limit)
 {
-	struct sender sender = {name_of(fd), count};
+	struct sender sender = {name_of(fd), count, 1000000};
 	uint64_t value;
 	pthread_t thread;
 	long failed = 0;

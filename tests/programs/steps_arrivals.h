@@ -21,4 +21,12 @@ void send_number(int from, const struct sockaddr_in *to, uint64_t value);
 // Sends numbers every `period` nanoseconds: `count` of them, or until standard input ends.
 void send_numbers(const struct sockaddr_in *to, uint64_t first, long count, uint64_t period);
 
+// What a thread of this process sends.
+struct sender {
+	struct sockaddr_in to;
+	long count;
+	uint64_t period;
+};
+void *send_in_thread(void *sender);
+
 #endif

@@ -184,7 +184,7 @@ static const struct verb *find_verb(const char *name)
 {
 	static const struct verb *const lists[] = {control_verbs, socket_verbs, send_verbs, receive_verbs, burst_verbs,
 		cost_verbs, descriptor_verbs, garbage_verbs, hook_verbs, port_verbs, sandbox_verbs, stamp_verbs, thread_verbs,
-		arrival_verbs, listener_verbs};
+		arrival_verbs, listener_verbs, period_verbs};
 
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
 		for (const struct verb *verb = lists[i]; verb->name; verb++)

@@ -366,6 +366,7 @@ impl Client {
         let rules = std::iter::once(broadcast).chain(behaviour.destinations.iter().map(take));
         ring.set_destinations(&rules.collect::<Vec<_>>()).expect("destinations");
         ring.set_sole_v4([127, 0, 0, 1]);
+        ring.receive_area().set_period(behaviour.receive_period);
         if behaviour.is_writing {
             // Odd.
             write_word(&memfd, &3u64.to_le_bytes(), ktsn_ring::layout::DESTINATIONS_VERSION);

@@ -17,7 +17,7 @@ use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::raw::{ABI, Accepted, Raw, accepted};
 use ktsn_tests::faults::talker::arrive;
 use ktsn_tests::faults::{Tap, eventually};
-use ktsn_tests::hook;
+use ktsn_tests::hook::{self, Libc};
 use ktsn_time::{Monotonic, Nanos};
 use serde_json::{Value, json};
 
@@ -219,6 +219,48 @@ fn an_unmodified_listener_expects_its_datagrams() {
     assert!(said.ends_with(" in order"), "{said}");
 }
 
+/// How many listeners ktsnd knows once a program has received four datagrams, 50 ms apart: a listener shows itself when it expects one.
+fn listeners_after_four(bed: &Bed, daemon: &Daemon, period: Option<&str>) -> usize {
+    let mut command = hook::scenario(Libc::Gnu, daemon.run_dir(), "arrivals-few recv", PORT);
+    command.env("KTSN_RECEIVE", "expect").envs(period.map(|period| ("KTSN_RECEIVE_PERIOD", period)));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = hook::Running(within(&bed.pod_a, || command.spawn()).expect("a program"));
+    let mut lines = BufReader::new(program.0.stdout.take().expect("its output")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "received 4");
+    // It asked some calls before it said so.
+    let listed = || daemon.control().list().attachments.remove(0).clients;
+    let client = eventually("the program is a client", SOON, || listed().pop());
+    let listeners = client.listeners.len();
+    drop(program.0.stdin.take());
+    assert!(program.0.wait().expect("the program").success());
+    eventually("its end", SOON, || (daemon.clients() == 0).then_some(()));
+    listeners
+}
+
+/// A listener with a stated period expects its fifth datagram, one without never does: the attachment states it, or the program.
+#[test]
+fn a_stated_period_locks_with_fewer_arrivals() {
+    let _alone = MeasureLock::take(&lock(), || ()).expect("the lock");
+    let bed = Bed::new();
+    // Arrivals on a busy machine may be too uneven to be expected: then the next try counts.
+    let locks = |daemon: &Daemon, period| (0..40).any(|_| listeners_after_four(&bed, daemon, period) == 1);
+    let never = |daemon: &Daemon, period| {
+        for _ in 0..3 {
+            assert_eq!(listeners_after_four(&bed, daemon, period), 0, "{period:?}");
+        }
+    };
+    let daemon = Daemon::start(&bed, &[expecting(&bed)]);
+    never(&daemon, None);
+    never(&daemon, Some("30ms"));
+    assert!(locks(&daemon, Some("50ms")), "four datagrams are enough with the program's period");
+    drop(daemon);
+    let stated = expecting(&bed).with("receive_period = \"50ms\"");
+    let daemon = Daemon::start(&bed, &[stated]);
+    assert_eq!(daemon.control().list().attachments.remove(0).fields()["receive_period"], "50ms");
+    assert!(locks(&daemon, None), "four datagrams are enough with the attachment's period");
+    never(&daemon, Some("30ms"));
+}
+
 fn lock() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../out/.measure.lock")
 }
@@ -306,6 +348,12 @@ fn the_attachment_decides() {
         refused.message().contains("attachment.receive: \"spin\": expected kernel or expect"),
         "{refused}"
     );
+    let wrong = json!({
+        "name": "b", "netns": bed.pod_a, "interface": "eth0", "receive": "expect", "receive_period": "10us",
+    });
+    let refused = daemon.control().check_attach(&wrong).expect_err("too short");
+    let expected = "attachment.receive_period: \"10us\": expected a time from 50us to 10s";
+    assert!(refused.message().contains(expected), "{refused}");
 }
 
 /// A client that neither asks nor looks behind its region is served as ever; messages after Expect are read as before it, and an Expect

@@ -40,6 +40,7 @@ mod hook_library;
 mod hook_life;
 mod hook_listeners;
 mod hook_packet;
+mod hook_periods;
 mod hook_port;
 mod hook_process;
 mod hook_send;

@@ -62,6 +62,10 @@ struct Entry {
     /// The next call goes to the kernel as it is: an option that decides how it waits was set.
     is_changed: AtomicBool,
     predictor: Guarded<Predictor<Monotonic>>,
+    /// The period that the program states for it (nanoseconds); 0 = none.
+    stated_period: AtomicU64,
+    /// The period that the predictor was told last (nanoseconds); 0 = none.
+    known_period: AtomicU64,
     /// Its entry in a region's receive area.
     counted: Place,
 }
@@ -77,6 +81,8 @@ static LISTENERS: [Entry; LISTENERS_COUNT] = [const {
         is_nonblocking: AtomicBool::new(false),
         is_changed: AtomicBool::new(false),
         predictor: Guarded::new(Predictor::new()),
+        stated_period: AtomicU64::new(0),
+        known_period: AtomicU64::new(0),
         counted: Place::new(),
     }
 }; LISTENERS_COUNT];
@@ -189,8 +195,24 @@ fn is_served(fd: c_int) -> bool {
     }
 }
 
+/// The listener of a socket that has one by another descriptor: a duplicate from before it became one. It counts for this one, too.
+fn retain_known(cookie: u64) -> Option<Listener> {
+    let is_it = |listener: &Listener| listener.entry.cookie.load(Relaxed) == cookie;
+    let mut all = (0..LISTENERS_COUNT as u8).filter_map(get).filter(is_it);
+    let found = all.find(|listener| listener.retain())?;
+    if is_it(&found) {
+        return Some(found);
+    }
+    // Meanwhile it has become another socket's.
+    found.release();
+    None
+}
+
 fn create(fd: c_int) -> Option<Listener> {
     let cookie = sys::cookie(fd)?;
+    if let Some(known) = retain_known(cookie) {
+        return Some(known);
+    }
     for (index, entry) in (0..).zip(&LISTENERS) {
         if entry.references.load(Relaxed) == 0
             && entry.references.compare_exchange(0, CHANGING, AcqRel, Relaxed).is_ok()
@@ -203,6 +225,8 @@ fn create(fd: c_int) -> Option<Listener> {
             entry.is_nonblocking.store(false, Relaxed);
             entry.is_changed.store(false, Relaxed);
             entry.predictor.with(|predictor| *predictor = Predictor::new());
+            entry.stated_period.store(0, Relaxed);
+            entry.known_period.store(0, Relaxed);
             entry.references.store(1, Release);
             return Some(Listener { index, entry });
         }
@@ -385,6 +409,27 @@ impl Listener {
     pub(crate) fn is_others_turn(self) -> bool {
         let had_turn = self.entry.had_turn.swap(false, Relaxed);
         had_turn && self.entry.waiting.load(Relaxed) != 0
+    }
+
+    /// The period that the program states for it, nanoseconds; 0 = none.
+    pub(crate) fn stated_period(self) -> u64 {
+        self.entry.stated_period.load(Relaxed)
+    }
+
+    /// The program states its period, nanoseconds; 0 takes it back.
+    pub(crate) fn state_period(self, nanos: u64) {
+        self.entry.stated_period.store(nanos, Relaxed);
+    }
+
+    /// Its arrivals have this period; [`Nanos::ZERO`]: none is known. The same period a second time costs one load.
+    #[inline]
+    pub(crate) fn set_period(self, period: Nanos) {
+        let nanos = period.get().cast_unsigned();
+        if self.entry.known_period.load(Relaxed) != nanos
+            && self.entry.predictor.with(|predictor| predictor.set_period(period)).is_some()
+        {
+            self.entry.known_period.store(nanos, Relaxed);
+        }
     }
 
     /// An arrival was seen.

@@ -15,6 +15,7 @@ use super::decide::{Margins, SPIN_MIN, Step, decide};
 use super::grant::{self, Counts};
 use super::guarded::Guarded;
 use super::listeners::{Listener, Set};
+use super::period;
 use super::signals::{self, Handlers, Mask};
 use crate::abi::{EBADF, EINTR, ENOSYS, EPERM, PollFd, TimeSpec};
 use crate::page::Page;
@@ -97,6 +98,9 @@ type Next = (Listener, Expected<Monotonic>);
 pub(crate) fn expect(call: &mut dyn Call, set: Set, bounds: &Bounds<'_>) -> Option<isize> {
     let begin = now();
     let socket = set.iter().find_map(Listener::descriptor)?;
+    for listener in set.iter().filter(|listener| listener.expected(begin).is_none()) {
+        listener.set_period(period::of(listener, Some(bounds.page)));
+    }
     let left = grant::left(bounds.page, socket, begin);
     if left == Span::ZERO {
         for listener in set.iter().filter(|listener| listener.expected(begin).is_some()) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ktsn_ring::StreamCode;
 use ktsn_ring::control::HelloStatus;
+use ktsn_time::Nanos;
 
 /// What the peer answers.
 #[derive(Clone, Debug)]
@@ -47,6 +48,8 @@ pub struct Behaviour {
     pub receive_share: Option<u32>,
     /// For how long a pass grants it.
     pub receive_lease: Duration,
+    /// The word of regions for the period of arrivals, nanoseconds.
+    pub receive_period: Nanos,
 }
 
 impl Default for Behaviour {
@@ -75,6 +78,7 @@ impl Default for Behaviour {
             has_receive_area: true,
             receive_share: Some(0),
             receive_lease: Duration::from_secs(5),
+            receive_period: Nanos::ZERO,
         }
     }
 }
