@@ -97,6 +97,40 @@ fn how_the_program_waits_is_in_its_environment() {
     assert!(err(&output).contains("leave one of both away"), "{}", err(&output));
 }
 
+/// `--receive-period` comes to libktsn in its own form; one that it would refuse is refused here, with the flag, the value and the bounds.
+#[test]
+fn a_period_is_checked_before_the_program_runs() {
+    let run = |flags: &[&str], environment: &[(&str, &str)]| {
+        let flags = flags.iter().copied().chain(["--", "printenv", "KTSN_RECEIVE_PERIOD"]);
+        ktsn().arg("run").args(flags).envs(environment.iter().copied()).output().unwrap()
+    };
+    for (text, said) in
+        [("50us", "50000ns"), ("1ms", "1000000ns"), ("10s", "10000000000ns"), ("1ms 500us", "1500000ns")]
+    {
+        let output = run(&["--receive", "expect", "--receive-period", text], &[]);
+        assert_eq!(out(&output).trim(), said, "{}", err(&output));
+    }
+    let output = run(&["--receive-period", "1ms"], &[("KTSN_RECEIVE", "expect")]);
+    assert_eq!(out(&output).trim(), "1000000ns", "{}", err(&output));
+    for text in ["49us", "49999ns", "10s 1ns", "0s", "1", "soon", ""] {
+        let output = run(&["--receive", "expect", "--receive-period", text], &[]);
+        assert_eq!(output.status.code(), Some(2), "{text}: {}", err(&output));
+        let told =
+            format!("invalid value '{text}' for '--receive-period <TIME>': expected a time from 50us to 10s");
+        // clap has its own words for an empty value.
+        assert!(err(&output).contains(&told) || text.is_empty(), "{}", err(&output));
+    }
+    for (flags, environment) in [
+        (&["--receive-period", "1ms"][..], &[][..]),
+        (&["--receive", "kernel", "--receive-period", "1ms"], &[("KTSN_RECEIVE", "expect")]),
+        (&["--receive", "expect", "--receive-period", "1ms", "--capture", "kernel"], &[]),
+    ] {
+        let output = run(flags, environment);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {}", err(&output));
+        assert!(out(&output).is_empty());
+    }
+}
+
 #[test]
 fn what_cannot_start_is_told_as_shells_do() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,10 +6,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
@@ -66,6 +68,7 @@ const EXAMPLES: &str = "\
 Examples:
   ktsn run -- ./controller --cycle 1ms
   ktsn run --receive expect -- ./listener --port 5000
+  ktsn run --receive expect --receive-period 1ms -- ./listener --port 5000
   ktsn run --with-daemon eth0 --receive expect -- ktsn listen 5000 --count 1000
   ktsn run --policy strict -- python3 send.py
   ktsn run --emulate-hwtstamp -- ./talker --interface eth0
@@ -97,6 +100,10 @@ pub(crate) struct RunArgs {
     /// with receive = \"expect\"; --with-daemon makes its attachment so.
     #[arg(long)]
     receive: Option<Receive>,
+    /// The period of what the program receives, 50us to 10s: it is expected one datagram sooner [default:
+    /// KTSN_RECEIVE_PERIOD, else the attachment's receive_period, else learnt]. A wrong one is learnt over.
+    #[arg(long, value_name = "TIME", value_parser = receive_period)]
+    receive_period: Option<Duration>,
     /// Claim hardware timestamps on the attachment's interface, for programs that refuse one without them; none are
     /// made.
     #[arg(long)]
@@ -151,6 +158,24 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
     }
 }
 
+/// A period that libktsn takes.
+fn receive_period(text: &str) -> Result<Duration, String> {
+    const EXPECTED: &str = "expected a time from 50us to 10s with its unit, such as 1ms";
+    const BOUNDS: RangeInclusive<Duration> = Duration::from_micros(50)..=Duration::from_secs(10);
+    humantime::parse_duration(text)
+        .ok()
+        .filter(|period| BOUNDS.contains(period))
+        .ok_or_else(|| EXPECTED.to_owned())
+}
+
+/// Whether the program asks to expect datagrams, by the flag or else by its environment.
+fn expects(receive: Option<Receive>) -> bool {
+    match receive {
+        Some(receive) => receive == Receive::Expect,
+        None => std::env::var_os("KTSN_RECEIVE").is_some_and(|value| value == "expect"),
+    }
+}
+
 /// The command with its environment, and the run directory it names.
 fn prepare(args: &RunArgs) -> Result<(Command, PathBuf), Refused> {
     let run_dir = control::run_dir(args.run_dir.as_deref())
@@ -182,6 +207,14 @@ fn prepare(args: &RunArgs) -> Result<(Command, PathBuf), Refused> {
             warn_without_grant(&run_dir);
         }
     }
+    if let Some(period) = args.receive_period {
+        if !expects(args.receive) {
+            let what =
+                "--receive-period: this program expects no datagrams; add --receive expect, or leave it away";
+            return Err(Refused::Usage(what.to_owned()));
+        }
+        command.env("KTSN_RECEIVE_PERIOD", format!("{}ns", period.as_nanos()));
+    }
     match args.policy {
         Some(Policy::Kernel) => drop(command.env("KTSN_POLICY", "kernel")),
         Some(Policy::Strict) => drop(command.env("KTSN_POLICY", "strict")),
@@ -204,6 +237,10 @@ fn captured(args: &RunArgs, run_dir: &Path) -> Result<Command, Refused> {
     }
     if args.receive == Some(Receive::Expect) {
         let what = "--capture kernel: libktsn is what waits for --receive expect, and nothing is preloaded; leave one of both away";
+        return Err(Refused::Usage(what.to_owned()));
+    }
+    if args.receive_period.is_some() {
+        let what = "--capture kernel: libktsn is what uses --receive-period, and nothing is preloaded; leave one of both away";
         return Err(Refused::Usage(what.to_owned()));
     }
     if let Err(missing) = crate::captured::check(run_dir) {
