@@ -15,7 +15,10 @@ type Attachment map[string]json.RawMessage
 
 // Fields of an attachment that a pod may set for itself, by the arguments of its NetworkAttachmentDefinition: none of them widens
 // what the network's configuration grants.
-var podFields = []string{"capture_priority", "late", "overrun_limit", "take"}
+var podFields = []string{"capture_priority", "late", "overrun_limit", periodField, "take"}
+
+// periodField is the field that a pod sets by PeriodAnnotation, too.
+const periodField = "receive_period"
 
 // isNetworkField is true for a field of an attachment that a pod may not set. Every other name in a pod's arguments belongs to another plugin:
 // so does "name", and the runtime names the namespace and the interface.
@@ -99,6 +102,8 @@ func (c *Conf) InOwnWords(message string) string {
 		field = field[:end]
 	}
 	switch {
+	case field == periodField && c.periodPath != "":
+		return c.periodPath + strings.TrimPrefix(rest, field)
 	case slices.Contains(c.byPod, field):
 		return "args.cni." + rest
 	case c.Attachment.Has(field):

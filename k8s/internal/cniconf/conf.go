@@ -27,6 +27,9 @@ const AskAnnotation = "ktsn.io/attach"
 // network's configuration leaves to it (`receive`).
 const ReceiveAnnotation = "ktsn.io/receive"
 
+// PeriodAnnotation is the annotation by which a pod states the period of what it receives, a time with its unit. ktsnd judges it.
+const PeriodAnnotation = "ktsn.io/receive-period"
+
 // AskArgument is the name in CNI_ARGS by which a pod asks for the attachment.
 const AskArgument = "KTSN_ATTACH"
 
@@ -59,9 +62,11 @@ type Conf struct {
 	Pod        Pod
 	Attachment Attachment // without name, netns and interface
 
-	receive  string   // what the pod says by ReceiveAnnotation; empty: nothing
-	byPod    []string // fields of Attachment that the pod has set
-	macGiven bool     // by the network's configuration
+	receive string // what the pod says by ReceiveAnnotation; empty: nothing
+	// periodPath is where PeriodAnnotation was read; empty: nowhere.
+	periodPath string
+	byPod      []string // fields of Attachment that the pod has set
+	macGiven   bool     // by the network's configuration
 }
 
 // IsChained is true when another plugin made the interface.

@@ -84,7 +84,7 @@ func TestEachFieldWrongInTurnIsNamed(t *testing.T) {
 
 // Every field of tsn-cni's own has a good value that is stored; every other key goes to ktsnd as it is written.
 func TestEveryFieldArrives(t *testing.T) {
-	const attachment = `"uplink":"eth1","ingress":"short","egress":"vhost-user","vhost_socket":"/run/vhost/","vhost_queues":2,"receive":"expect","take":{"priority_min":6},"destinations":["10.0.0.0/8"],"classes":[6,7],
+	const attachment = `"uplink":"eth1","ingress":"short","egress":"vhost-user","vhost_socket":"/run/vhost/","vhost_queues":2,"receive":"expect","receive_period":"1ms","take":{"priority_min":6},"destinations":["10.0.0.0/8"],"classes":[6,7],
 		"late":"drop","overrun_limit":"300us","horizon":"2s","capture":"kernel","capture_priority":5,"allow_tai":false,
 		"allow_policy_bypass":true,"vlan":7,"pcp":6,"slots":64,"clients_max":3,"octets_max":70000,"memory_max":18446744073709551615,"ethernet":"any",
 		"overlay":{"vxlan":{"mode":"bridged","vni":42,"port":8472,"local":"192.0.2.1","device":"x","learn_from":"y",
@@ -218,6 +218,39 @@ func TestWhoMayExpectArrivals(t *testing.T) {
 	}
 	for _, wrong := range []string{annotated("always"), `,"args":{"cni":{"receive":"expect"}}`} {
 		if found, err := Parse([]byte(head+`,"receive":"asked"`+wrong+"}"), ""); err == nil {
+			t.Errorf("%s: %v", wrong, found)
+		}
+	}
+}
+
+func TestWhoStatesThePeriod(t *testing.T) {
+	const network, ofPod = `,"receive_period":"1ms"`, `,"args":{"cni":{"receive_period":"2ms"}}`
+	annotated := func(value string) string {
+		return `,"capabilities":{"` + AnnotationsCapability + `":true},"runtimeConfig":{"` + AnnotationsCapability +
+			`":{"ktsn.io/receive-period":` + value + `}}`
+	}
+	for _, c := range []struct{ fields, period, path string }{
+		{"", "", ""},
+		{network, `"1ms"`, "receive_period"},
+		{network + ofPod, `"2ms"`, "args.cni.receive_period"},
+		{`,"args":{"cni":{"ktsn.io/receive-period":"3ms"}}`, `"3ms"`, "args.cni.ktsn.io/receive-period"},
+		{network + annotated(`"4ms"`), `"4ms"`, "runtimeConfig." + AnnotationsCapability + ".ktsn.io/receive-period"},
+		{network + ofPod + annotated(`"often"`), `"often"`, "runtimeConfig." + AnnotationsCapability + ".ktsn.io/receive-period"},
+	} {
+		found, err := Parse([]byte(head+c.fields+"}"), "")
+		if err != nil || string(found.Attachment["receive_period"]) != c.period {
+			t.Errorf("%s: %v, %v", c.fields, found, err)
+			continue
+		}
+		// ktsnd's error names the place where the value is written.
+		if c.path != "" {
+			if said := found.InOwnWords(`attachment.receive_period: "1": expected`); said != c.path+`: "1": expected` {
+				t.Errorf("%s: %s", c.fields, said)
+			}
+		}
+	}
+	for _, wrong := range []string{annotated("7"), annotated(`""`), `,"args":{"cni":{"receive-period":"1ms","ktsn.io/receive-period":1}}`} {
+		if found, err := Parse([]byte(head+wrong+"}"), ""); err == nil {
 			t.Errorf("%s: %v", wrong, found)
 		}
 	}

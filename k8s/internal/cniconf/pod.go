@@ -47,7 +47,23 @@ func (c *Conf) arguments(raw json.RawMessage) error {
 	if err != nil || args["cni"] == nil {
 		return err
 	}
-	return fields{"mac": c.mac, AskAnnotation: c.annotation, ReceiveAnnotation: word(&c.receive, "expect", "kernel")}.object("args.cni", args["cni"], c.asked)
+	known := c.annotations()
+	known["mac"] = c.mac
+	return known.object("args.cni", args["cni"], c.asked)
+}
+
+// annotations that a pod may have.
+func (c *Conf) annotations() fields {
+	return fields{AskAnnotation: c.annotation, ReceiveAnnotation: word(&c.receive, "expect", "kernel"), PeriodAnnotation: c.period}
+}
+
+// period takes the annotation instead of what the network's configuration says.
+func (c *Conf) period(path string, raw json.RawMessage) error {
+	if _, err := exactly[string](path, raw, "a time with its unit, as in 1ms"); err != nil {
+		return err
+	}
+	c.periodPath = path
+	return c.set(path, periodField, raw)
 }
 
 func (c *Conf) annotation(path string, raw json.RawMessage) error {
@@ -91,7 +107,7 @@ func (c *Conf) runtime(raw json.RawMessage, capabilities map[string]bool) error 
 			if string(raw) == "null" {
 				return nil
 			}
-			return fields{AskAnnotation: c.annotation, ReceiveAnnotation: word(&c.receive, "expect", "kernel")}.object(path, raw, pass)
+			return c.annotations().object(path, raw, pass)
 		}
 	}
 	return known.object("runtimeConfig", raw, pass)
