@@ -2,11 +2,14 @@
 //! `make test-clients`: real programs under libktsn against the kernel.
 //!
 //! In: the built tree, root's rights; arguments: words that a cell's name must contain. Out: progress, a table,
-//! `out/test/clients.json`, and the closing line 'N passed, N failed, N skipped'. It measures nothing.
+//! `out/test/clients.json`, and the closing line 'N passed, N failed, N skipped'. It measures nothing. Every cell is run twice: as it is, and
+//! with expected-arrival receive (`--receive expect`), which its daemon grants. In a few datagrams no arrival is expected, so the last
+//! group is of listeners with periodic ones.
 
 mod cases;
 mod isochron;
 mod languages;
+mod periodic;
 mod programs;
 mod quic;
 mod report;
@@ -14,12 +17,13 @@ mod selftests;
 mod table;
 mod world;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
 use languages::{Language, Languages};
 use report::Report;
-use world::World;
+use world::{Receive, World};
 
 fn run(filter: &str) -> anyhow::Result<bool> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
@@ -30,14 +34,24 @@ fn run(filter: &str) -> anyhow::Result<bool> {
     let languages = Languages::build(&root)?;
     let listener = languages.program(Language::Gnu).expect("always built")[0].clone();
     let mut world = World::new(Path::new(&listener));
-    println!("test-clients: the table, {} small programs", cases.len());
-    table::run(&mut world, &languages, &cases, filter, &mut report);
-    println!("test-clients: the kernel's own selftests");
-    selftests::run(&mut world, &root, filter, &mut report)?;
-    println!("test-clients: ordinary programs");
-    programs::run(&mut world, &root, filter, &mut report)?;
-    isochron::run(&mut world, &root, filter, &mut report);
-    quic::run(&mut world, filter, &mut report);
+    let selftests = selftests::build(&root);
+    // What the kernel alone shows is recorded once.
+    let (mut small, mut large) = (table::Recorded::new(), selftests::Recorded::new());
+    let (mut ordinary, mut isochron) = (programs::Recorded::new(), BTreeMap::new());
+    for receive in [Receive::Kernel, Receive::Expect] {
+        world.set_receive(receive);
+        println!("test-clients: --receive {}", receive.word());
+        println!("test-clients: the table, {} small programs", cases.len());
+        table::run(&mut world, &languages, &cases, filter, &mut small, &mut report);
+        println!("test-clients: the kernel's own selftests");
+        selftests::run(&mut world, (&root, &selftests), filter, &mut large, &mut report)?;
+        println!("test-clients: ordinary programs");
+        programs::run(&mut world, &root, filter, &mut ordinary, &mut report)?;
+        isochron::run(&mut world, &root, filter, &mut isochron, &mut report);
+        quic::run(&mut world, filter, &mut report);
+    }
+    println!("test-clients: listeners of periodic datagrams");
+    periodic::run(&mut world, &root, filter, &mut report)?;
     report.finish()
 }
 

@@ -4,7 +4,8 @@
 //! In: shell scripts, run inside pod A with the library in every process. Out: one cell for each program and mode.
 //! A program that is not on this machine is a skip by name; nothing is installed here.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ktsn_tests::faults::bed::within;
@@ -92,23 +93,36 @@ redis-benchmark -p 7107 -n 2000 -c 20 -t set,get --csv | wc -l; $c dbsize >/dev/
     row("rust", &["rustc"], "", "$U"),
 ];
 
-/// Runs all rows whose cells contain `filter`.
+/// What the kernel alone showed of a program.
+pub(crate) type Recorded = BTreeMap<&'static str, Result<String, String>>;
+
+/// Compiles a Rust program of `programs/` as a user does, with rustc alone, into a directory.
+///
+/// # Errors
+/// When it does not build.
+pub(crate) fn rustc(root: &Path, name: &str, directory: &Path) -> anyhow::Result<PathBuf> {
+    let (source, program) = (root.join(format!("tests/programs/{name}.rs")), directory.join(name));
+    must(Command::new("rustc").args(["-O", "--edition", "2024", "-o"]).arg(&program).arg(source))?;
+    Ok(program)
+}
+
+/// Runs all rows whose cells contain `filter`. What the kernel shows is recorded once.
 ///
 /// # Errors
 /// When the one program that is compiled here does not build.
-pub(crate) fn run(world: &mut World, root: &Path, filter: &str, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn run(
+    world: &mut World,
+    root: &Path,
+    filter: &str,
+    recorded: &mut Recorded,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let directory = ktsn_tests::hook::open_directory();
     let sources = root.join("tests/programs");
-    let user = directory.path().join("hello");
-    must(
-        Command::new("rustc")
-            .args(["-O", "--edition", "2024", "-o"])
-            .arg(&user)
-            .arg(sources.join("hello.rs")),
-    )?;
+    let user = rustc(root, "hello", directory.path())?;
     for row in &ROWS {
-        let cells =
-            [Mode::Library, Mode::Daemon].map(|mode| (mode, format!("program/{}/{}", row.name, mode.name())));
+        let cells = [Mode::Library, Mode::Daemon]
+            .map(|mode| (mode, world.cell(&format!("program/{}/{}", row.name, mode.name()))));
         let wanted: Vec<_> = cells.into_iter().filter(|(_, cell)| cell.contains(filter)).collect();
         if wanted.is_empty() {
             continue;
@@ -119,8 +133,8 @@ pub(crate) fn run(world: &mut World, root: &Path, filter: &str, report: &mut Rep
             }
             continue;
         }
-        let mut once = |mode| one(world, row, &sources, &user, mode);
-        let kernel = once(Mode::Kernel);
+        let mut once = |mode| one(world, row, &sources, &user, mode).map_err(|error| format!("{error:#}"));
+        let kernel = recorded.entry(row.name).or_insert_with(|| once(Mode::Kernel)).clone();
         for (mode, cell) in wanted {
             let result = match (&kernel, once(mode)) {
                 (Ok(kernel), Ok(seen)) if seen == *kernel && kernel.contains("exit status: 0") => Ok(()),

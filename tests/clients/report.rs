@@ -27,7 +27,7 @@ pub(crate) enum Outcome {
 /// One program in one mode.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Cell {
-    /// `table/CASE/LANGUAGE/MODE`, `selftest/…` or `program/…`.
+    /// `table/CASE/LANGUAGE/MODE`, `selftest/…`, `program/…` or `periodic/…`; with `--receive expect` it ends with `/expect`.
     pub(crate) name: String,
     /// What became of it.
     pub(crate) outcome: Outcome,
@@ -176,7 +176,10 @@ impl Report {
         let mut groups: Vec<String> =
             self.cells.iter().map(|c| c.name.split('/').take(2).collect::<Vec<_>>().join("/")).collect();
         groups.dedup();
-        for group in ["table".to_owned(), "selftest".to_owned(), "program".to_owned()].iter().chain(&groups) {
+        for group in ["table".to_owned(), "selftest".to_owned(), "program".to_owned(), "periodic".to_owned()]
+            .iter()
+            .chain(&groups)
+        {
             let prefix = format!("{group}/");
             let counts = [Outcome::Passed, Outcome::Failed, Outcome::Known, Outcome::Skipped]
                 .map(|outcome| self.count(&prefix, outcome));

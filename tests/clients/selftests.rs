@@ -6,6 +6,7 @@
 //! so_txtime has its own tolerance (4 ms, on the receiver): it runs under the measurement lock, with ktsnd's worker
 //! in real time.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,7 +17,7 @@ use ktsn_tests::hook::Running;
 
 use crate::languages::must;
 use crate::report::Report;
-use crate::world::{Mode, World, lines};
+use crate::world::{Mode, Receive, World, lines};
 
 const POD_A6: &str = "fd10:244:0:0::5";
 const FOLDER: &str = "linux-source-6.1/tools/testing/selftests";
@@ -46,8 +47,12 @@ fn fetch(cache: &Path) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
+/// What the kernel alone showed of a program with these arguments: status and output.
+pub(crate) type Recorded = BTreeMap<String, (String, String)>;
+
 /// The programs, compiled.
-fn build(cache: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
+    let cache = &root.join("out/cache");
     let folder = fetch(cache)?;
     for name in PROGRAMS {
         let source = folder.join(format!("net/{name}.c"));
@@ -57,24 +62,31 @@ fn build(cache: &Path) -> anyhow::Result<PathBuf> {
     Ok(cache.to_owned())
 }
 
-/// Fetches, builds and runs all of them.
+/// Runs all of them. `programs` is where [`build`] has left them, or why it did not.
 ///
 /// # Errors
 /// When the testbed cannot be made.
-pub(crate) fn run(world: &mut World, root: &Path, filter: &str, report: &mut Report) -> anyhow::Result<()> {
-    let cache = root.join("out/cache");
-    let programs = match build(&cache) {
+pub(crate) fn run(
+    world: &mut World,
+    (root, programs): (&Path, &anyhow::Result<PathBuf>),
+    filter: &str,
+    recorded: &mut Recorded,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let programs = match programs {
         Ok(programs) => programs,
         Err(error) => {
-            report.skip("selftest/all", "selftests_not_fetched", &format!("{error:#}"));
+            report.skip(&world.cell("selftest/all"), "selftests_not_fetched", &format!("{error:#}"));
             return Ok(());
         }
     };
     so_txtime(world, &programs.join("so_txtime"), &root.join("out"), filter, report)?;
-    prepare_marks(world);
-    compare_all(world, &programs.join("cmsg_sender"), "cmsg_sender", &cmsg_arguments(), filter, report);
+    if world.receive() == Receive::Kernel {
+        prepare_marks(world);
+    }
+    compare_all(world, (&programs.join("cmsg_sender"), &cmsg_arguments()), filter, recorded, report);
     cmsg_time(world, &programs.join("cmsg_sender"), filter, report);
-    compare_all(world, &programs.join("txtimestamp"), "txtimestamp", &stamp_arguments(), filter, report);
+    compare_all(world, (&programs.join("txtimestamp"), &stamp_arguments()), filter, recorded, report);
     Ok(())
 }
 
@@ -129,7 +141,7 @@ fn so_txtime(
                     format!(" as {}", stream.received)
                 }
             );
-            (stream, family, name)
+            (stream, family, world.cell(&name))
         })
         .filter(|(_, _, name)| name.contains(filter))
         .collect();
@@ -143,7 +155,9 @@ fn so_txtime(
     let mut runs = 0;
     for (stream, family, name) in cells {
         // This kernel has neither fq nor etf: recorded, no verdict.
-        alone += usize::from(once(world, program, Mode::Kernel, stream, family)?.is_ok());
+        if world.receive() == Receive::Kernel {
+            alone += usize::from(once(world, program, Mode::Kernel, stream, family)?.is_ok());
+        }
         let mut result = Ok(());
         for _ in 0..ATTEMPTS {
             runs += 1;
@@ -154,8 +168,10 @@ fn so_txtime(
         }
         report.add(&name, result);
     }
-    report.fact("so_txtime_streams_passing_on_this_kernel_alone", alone);
-    report.fact("so_txtime_runs", runs);
+    if world.receive() == Receive::Kernel {
+        report.fact("so_txtime_streams_passing_on_this_kernel_alone", alone);
+        report.fact("so_txtime_runs", runs);
+    }
     world.stop_daemon();
     Ok(())
 }
@@ -302,15 +318,16 @@ fn output(
 
 fn compare_all(
     world: &mut World,
-    program: &Path,
-    name: &str,
-    all: &[String],
+    (program, all): (&Path, &[String]),
     filter: &str,
+    recorded: &mut Recorded,
     report: &mut Report,
 ) {
+    let name = program.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
     for arguments in all {
         let words: Vec<&str> = arguments.split_whitespace().collect();
-        let cell = format!("selftest/{name}/{}", words.join(" "));
+        let name = format!("selftest/{name}/{}", words.join(" "));
+        let cell = world.cell(&name);
         if !cell.contains(filter) {
             continue;
         }
@@ -318,7 +335,9 @@ fn compare_all(
             let (status, text) = output(world, program, arguments, mode)?;
             Ok((status, timeless(&text)))
         };
-        let result = both(Mode::Kernel).and_then(|kernel| {
+        let kernel = recorded.get(&name).cloned().map_or_else(|| both(Mode::Kernel), Ok);
+        let result = kernel.and_then(|kernel| {
+            recorded.insert(name, kernel.clone());
             let library = both(Mode::Library)?;
             let daemon = both(Mode::Daemon)?;
             ensure!(library == kernel, "without a daemon {library:?} instead of {kernel:?}");
@@ -332,7 +351,7 @@ fn compare_all(
 /// What cmsg_time.sh asks of a kernel with fq: SND not before the transmit time, which this kernel alone cannot do.
 fn cmsg_time(world: &mut World, program: &Path, filter: &str, report: &mut Report) {
     for (family, to) in [("-4", POD_B), ("-6", POD_B6)] {
-        let cell = format!("selftest/cmsg_time/UDP{family}");
+        let cell = world.cell(&format!("selftest/cmsg_time/UDP{family}"));
         if !cell.contains(filter) {
             continue;
         }

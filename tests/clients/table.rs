@@ -3,6 +3,8 @@
 //!
 //! In: cases, built interpreters. Out: one cell for each case, language and mode.
 
+use std::collections::BTreeMap;
+
 use crate::cases::{Case, line_number};
 use crate::languages::{Language, Languages};
 use crate::report::Report;
@@ -10,17 +12,23 @@ use crate::world::{Mode, Peer, Seen, World};
 
 const MODES: [Mode; 4] = [Mode::Library, Mode::Daemon, Mode::Run, Mode::Dies];
 
-/// Runs all cases whose cells contain `filter`.
+/// What the kernel alone showed of a case in a language, or why that is not known.
+pub(crate) type Recorded = BTreeMap<(String, &'static str), Result<Seen, String>>;
+
+/// Runs all cases whose cells contain `filter`. What the kernel shows is recorded once.
 pub(crate) fn run(
     world: &mut World,
     languages: &Languages,
     cases: &[Case],
     filter: &str,
+    recorded: &mut Recorded,
     report: &mut Report,
 ) {
     for case in cases {
         for language in languages.of(case) {
-            let stem = format!("table/{}/{}", case.name, language.name());
+            let cell = |world: &World, mode: Mode| {
+                world.cell(&format!("table/{}/{}/{}", case.name, language.name(), mode.name()))
+            };
             let is_wanted = |mode: Mode| {
                 let is_of_case =
                     case.modes.as_ref().is_none_or(|modes| modes.iter().any(|name| name == mode.name()));
@@ -32,7 +40,7 @@ pub(crate) fn run(
                     Language::Musl => mode != Mode::Dies,
                     Language::Gnu | Language::Python => true,
                 };
-                is_of_case && is_possible && format!("{stem}/{}", mode.name()).contains(filter)
+                is_of_case && is_possible && cell(world, mode).contains(filter)
             };
             let modes: Vec<Mode> = MODES.into_iter().filter(|mode| is_wanted(*mode)).collect();
             if modes.is_empty() {
@@ -41,22 +49,25 @@ pub(crate) fn run(
             let Some(program) = languages.program(language) else {
                 for mode in modes {
                     let (word, reason) = language.missing();
-                    report.skip(&format!("{stem}/{}", mode.name()), word, reason);
+                    report.skip(&cell(world, mode), word, reason);
                 }
                 continue;
             };
             let mut command = program.to_vec();
             command.extend(case.arguments());
             let peer = |expected| Peer { pod: &case.peer, group: case.group.as_deref(), expected };
-            let kernel = match record(world, language, &command, peer(0)) {
-                Ok(seen) => seen,
+            let kernel = recorded.entry((case.name.clone(), language.name())).or_insert_with(|| {
+                record(world, language, &command, peer(0)).map_err(|error| format!("{error}"))
+            });
+            let kernel = match kernel {
+                Ok(seen) => &*seen,
                 Err(error) => {
-                    report.add(&format!("{stem}/kernel"), Err(format!("on the kernel alone: {error}")));
+                    report.add(&cell(world, Mode::Kernel), Err(format!("on the kernel alone: {error}")));
                     continue;
                 }
             };
             for mode in modes {
-                let expected = expect(case, language, mode, &kernel);
+                let expected = expect(case, language, mode, kernel);
                 // Where the number is open, the listener waits as long as it can.
                 let count = if case.uncounted.is_empty() { expected.heard.len() } else { usize::MAX };
                 let seen = world.run(&command, mode, peer(count));
@@ -64,7 +75,7 @@ pub(crate) fn run(
                     Ok(seen) => compare(case, language, mode, &expected, &seen),
                     Err(error) => Err(format!("{error:#}")),
                 };
-                report.add(&format!("{stem}/{}", mode.name()), result);
+                report.add(&cell(world, mode), result);
             }
         }
     }

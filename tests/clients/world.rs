@@ -54,6 +54,25 @@ impl Mode {
     }
 }
 
+/// How the programs wait for datagrams: what `ktsn run --receive` says, and the attachment's `receive`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receive {
+    /// As the kernel has it.
+    Kernel,
+    /// Awake for expected arrivals; the daemon grants it.
+    Expect,
+}
+
+impl Receive {
+    /// The word of `--receive` and of an attachment.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Expect => "expect",
+        }
+    }
+}
+
 /// What one run showed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -71,6 +90,7 @@ pub(crate) struct Seen {
 pub(crate) struct World {
     bed: Bed,
     daemon: Option<Daemon>,
+    receive: Receive,
     nowhere: tempfile::TempDir,
     listener: PathBuf,
 }
@@ -83,7 +103,13 @@ impl World {
         for key in ["net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0"] {
             bed.run(&format!("ip netns exec {} sysctl -qw {key}", bed.pod_b));
         }
-        Self { bed, daemon: None, nowhere: hook::open_directory(), listener: listener.to_owned() }
+        Self {
+            bed,
+            daemon: None,
+            receive: Receive::Kernel,
+            nowhere: hook::open_directory(),
+            listener: listener.to_owned(),
+        }
     }
 
     fn attachment(&self) -> Attachment {
@@ -95,7 +121,29 @@ impl World {
             "02:00:00:00:99:01",
             "ff:ff:ff:ff:ff:ff",
         ];
-        Attachment::pod_a(&self.bed).to(&prefixes).by_clock()
+        let attachment = Attachment::pod_a(&self.bed).to(&prefixes).by_clock();
+        attachment.with(&format!("receive = \"{}\"", self.receive.word()))
+    }
+
+    /// From now on programs are run with this `--receive`, and the daemon grants what they ask for.
+    pub(crate) fn set_receive(&mut self, receive: Receive) {
+        if self.receive != receive {
+            self.stop_daemon();
+            self.receive = receive;
+        }
+    }
+
+    /// How programs wait now.
+    pub(crate) const fn receive(&self) -> Receive {
+        self.receive
+    }
+
+    /// A cell's name: those of the run with `--receive expect` end with `/expect`.
+    pub(crate) fn cell(&self, name: &str) -> String {
+        match self.receive {
+            Receive::Kernel => name.to_owned(),
+            Receive::Expect => format!("{name}/expect"),
+        }
     }
 
     /// The namespaces.
@@ -139,15 +187,30 @@ impl World {
             self.daemon().run_dir().to_owned()
         };
         command.env("LD_PRELOAD", hook::library()).env("KTSN_RUN_DIR", run_dir).env("KTSN_LOG", log);
+        if self.receive == Receive::Expect {
+            command.env("KTSN_RECEIVE", "expect");
+        }
     }
 
     /// The program's command in a mode.
     pub(crate) fn command(&mut self, arguments: &[String], mode: Mode) -> Command {
+        self.command_at(arguments, mode, None)
+    }
+
+    /// The program's command in a mode; a ktsnd of [`Mode::Run`] has this run directory.
+    pub(crate) fn command_at(&mut self, arguments: &[String], mode: Mode, run_dir: Option<&Path>) -> Command {
         if mode == Mode::Run {
             let mut command = Command::new(hook::ktsn());
             // As users have it, but for the machine: a worker that comes late is not the program's fault.
+            command.args(["run", "--with-daemon", "eth0,overrun_limit=10s"]);
+            if let Some(run_dir) = run_dir {
+                command.arg("--run-dir").arg(run_dir);
+            }
+            if self.receive == Receive::Expect {
+                command.args(["--receive", "expect"]);
+            }
             command
-                .args(["run", "--with-daemon", "eth0,overrun_limit=10s", "--"])
+                .arg("--")
                 .args(arguments)
                 .env("KTSN_LIB", hook::library())
                 .env_remove("KTSN_RUN_DIR")

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // An ordinary listener: periodic_listener PORT. It writes "ready", then waits in recv for datagrams that are numbered from 0 on (32 bits,
 // network order). An empty datagram ends it: it writes "received N in order". Exit status 1: a datagram is missing, twice or out of order.
-// periodic_listener PORT MICROSECONDS: the talker, one datagram each so many microseconds, until its standard input ends. It keeps its
-// phase when the machine stalls: no datagram is sent for what has passed.
+// periodic_listener PORT MICROSECONDS [ADDRESS]: the talker to 127.0.0.1 or that address, one datagram each so many microseconds, until
+// its standard input ends. It keeps its phase when the machine stalls: no datagram is sent for what has passed.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <stdint.h>
@@ -41,7 +41,8 @@ int main(int argc, char **argv)
 		return 2;
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[1]))};
 	if (argc > 2) {
-		name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+		if (inet_pton(AF_INET, argc > 3 ? argv[3] : "127.0.0.1", &name.sin_addr) != 1)
+			return 2;
 		return talk(&name, (uint64_t)atol(argv[2]) * 1000);
 	}
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
