@@ -15,6 +15,7 @@ mod clock_policy;
 mod coexistence;
 mod error_queue;
 mod expected_arrival;
+mod expected_faults;
 mod faults_churn;
 mod faults_clients;
 mod faults_control;
