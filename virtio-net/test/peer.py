@@ -49,7 +49,8 @@ class Guest:
         else:
             network = self.open_datagrams(user, forwards)
         self.socket.settimeout(QUIET_MAX)
-        command = [*MACHINES[machine], "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio", "-netdev", network,
+        # QEMU ends with this program, however that ends.
+        command = ["setpriv", "--pdeathsig", "KILL", *MACHINES[machine], "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio", "-netdev", network,
                    *TRANSPORTS[transport][:-1], TRANSPORTS[transport][-1] + device, *options, "-kernel", str(program)]
         begin = time.monotonic()
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

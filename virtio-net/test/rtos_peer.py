@@ -55,19 +55,24 @@ def ip(protocol, payload):
 
 
 class Guest(peer.Guest):
-    """`settings` as in settings.c. With `user` QEMU's own network stack is between; else frames come as datagrams."""
+    """`settings` as in settings.c. With `user` QEMU's own network stack is between; else frames come as datagrams. `more` are further
+    options of QEMU."""
 
-    def __init__(self, machine, transport, program, settings="", user=False):
+    def __init__(self, machine, transport, program, settings="", user=False, more=()):
         self.lines, self.rest, self.others = [], b"", []
         self.directory = tempfile.TemporaryDirectory()
         self.control = f"{self.directory.name}/qmp"
-        options = ["-qmp", f"unix:{self.control},server=on,wait=off"]
+        options = ["-qmp", f"unix:{self.control},server=on,wait=off", *more]
         if settings:
             options += ["-append", settings]
         self.ports = {name: free_port() for name in PORTS}
         forwards = "".join(f",hostfwd=tcp:127.0.0.1:{self.ports[name]}-:{port}" for name, port in PORTS.items())
         super().__init__(machine, transport, program, options, user, forwards)
-        self.ready = self.said("ready")
+        try:
+            self.ready = self.said("ready")
+        except BaseException:
+            self.close()
+            raise
 
     def close(self):
         super().close()
@@ -153,6 +158,7 @@ class Guest(peer.Guest):
         """Sends octets to the sink. Returns what the guest says about them."""
         with self.connect("sink") as connection:
             connection.sendall(data or content(octets))
+            assert connection.recv(1) == b"+", "the sink did not answer"
         return self.said("sink")
 
     def drain(self, octets):

@@ -22,6 +22,7 @@ import traceback
 
 sys.dont_write_bytecode = True
 import build  # noqa: E402
+import experiments_checks  # noqa: E402
 import peer  # noqa: E402
 import rtos  # noqa: E402
 
@@ -244,6 +245,7 @@ def tests(run):
     run.check("memory", lambda: check_memory(run))
     run.check("instructions", lambda: check_instructions(run, program("riscv64")))
     rtos.tests(run)
+    experiments_checks.tests(run)
 
 
 def measure(run, machine, transport, program, label, guest_class=peer.Guest):
