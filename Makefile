@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-k8s test-loom test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net bench-vhost-user test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
+.PHONY: help setup build lint test test-k8s test-loom test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net bench-vhost-user bench-rtos test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -87,6 +87,10 @@ bench-vhost-user: setup ## frames a second to DPDK's testpmd and back, beside DP
 	$(CARGO) build --release --locked -p ktsn-virtio-net --example echo
 	@mkdir -p out
 	@flock out/.measure.lock virtio-net/test/vhost_user.py $(BIN)/examples/echo
+
+bench-rtos: build ## a FreeRTOS guest with the driver of virtio-net/ beside a Linux guest, TCP and round trips; writes out/bench/rtos.{json,html}; QUICK=1
+	@mkdir -p out/bench
+	$(BIN)/ktsn bench rtos $(if $(QUICK),--quick) --json out/bench/rtos.json --report out/bench/rtos.html --records
 
 fuzz: setup ## every fuzz target, guided by coverage, from fuzz/corpus; SECONDS=20 each, TARGET=text picks, CORPUS=update keeps (scripts/fuzz.sh --help)
 	@SECONDS_EACH="$(SECONDS)" TARGET="$(TARGET)" CORPUS="$(CORPUS)" ASAN="$(ASAN)" scripts/fuzz.sh

@@ -22,6 +22,7 @@ pub mod overlay;
 pub mod ovs;
 pub mod process;
 pub mod receive;
+pub mod rtos;
 pub mod sched;
 pub mod testbed;
 pub mod tools;

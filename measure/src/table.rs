@@ -74,6 +74,19 @@ const LOOP_COLUMNS: &[Column] = &[
     ("far daemon", "far_daemon_cpu_ratio", percent),
 ];
 
+/// The columns of guests.
+const RTOS_COLUMNS: &[Column] = &[
+    ("round trip p50", "latency_ns.p50", micros),
+    ("mean", "latency_ns.mean", micros),
+    ("p99", "latency_ns.p99", micros),
+    ("min", "latency_ns.min", micros),
+    ("max", "latency_ns.max", micros),
+    ("Mbit/s", "bit_rate", |rate| count(rate / 1e6)),
+    ("interrupts/message", "interrupts_per_message", |rate| format!("{rate:.3}")),
+    ("posted KiB", "posted_peak_octets", |octets| format!("{:.1}", octets / 1024.0)),
+    ("buffers KiB", "buffer_octets", |octets| format!("{:.1}", octets / 1024.0)),
+];
+
 fn count(value: f64) -> String {
     format!("{value:.0}")
 }
@@ -104,7 +117,8 @@ fn name(series: &Series, with_class: bool) -> String {
         Round::All => String::new(),
         Round::Number(number) => format!(", round {number}"),
     };
-    format!("{}{}{}{round}", series.path, load.unwrap_or_default(), class.unwrap_or_default())
+    let (load, class) = (load.unwrap_or_default(), class.unwrap_or_default());
+    format!("{}{load}{class}{}{round}", series.path, series.configuration())
 }
 
 /// One row per path and payload, of all rounds together; of the single rounds where no `"all"` entry exists.
@@ -117,6 +131,7 @@ pub fn series(document: &Document) -> String {
     let columns: Vec<&Column> = match document.experiment.as_str() {
         "receive" => RECEIVE_COLUMNS.iter().collect(),
         "loop" => LOOP_COLUMNS.iter().collect(),
+        "rtos" => RTOS_COLUMNS.iter().collect(),
         _ => COLUMNS.iter().chain(GATE_COLUMNS.iter().filter(|_| gated)).collect(),
     };
     let mut table = table(["path", "octets"].into_iter().chain(columns.iter().map(|column| column.0)), 1);
@@ -127,7 +142,11 @@ pub fn series(document: &Document) -> String {
         cells.extend(columns.iter().copied().map(figure));
         table.add_row(cells);
     }
-    format!("µs after the transmit time asked for; medians of the rounds, counts summed\n{table}\n")
+    let times = match document.experiment.as_str() {
+        "rtos" => "round trips in µs; medians of the rounds",
+        _ => "µs after the transmit time asked for; medians of the rounds, counts summed",
+    };
+    format!("{times}\n{table}\n")
 }
 
 /// The comparisons with their bars.
@@ -291,6 +310,27 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("yes") && text.contains("NO"));
+    }
+
+    #[test]
+    fn guests_are_named_with_their_configuration() {
+        let mut document = Document::new("rtos", Vec::new());
+        for (posted_max, bit_rate) in [(None, 9e8), (Some(8), 8e8)] {
+            let round = Series {
+                path: "guest".into(),
+                load: Some("receive".into()),
+                tcp_octets: Some(65_536),
+                posted_max,
+                round: Round::Number(1),
+                bit_rate: Some(bit_rate),
+                posted_peak_octets: posted_max.map(|buffers| buffers as f64 * 1536.0),
+                ..Series::default()
+            };
+            document.add_rounds(vec![round]);
+        }
+        let text = series(&document);
+        assert!(text.contains("guest (receive), TCP 64 KiB ") && text.contains(" 900 "), "{text}");
+        assert!(text.contains("guest (receive), TCP 64 KiB, 8 posted") && text.contains(" 12.0 "), "{text}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod gates;
 mod micro;
 mod overlay;
 mod receive;
+mod rtos;
 mod sched;
 
 use std::process::ExitCode;
@@ -55,6 +56,7 @@ enum Experiment {
     Overlay(overlay::OverlayArgs),
     Receive(receive::ReceiveArgs),
     Loop(receive::LoopArgs),
+    Rtos(rtos::RtosArgs),
     Capture(capture::CaptureArgs),
     Sched(sched::SchedArgs),
     #[command(hide = true)]
@@ -104,6 +106,7 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
         Experiment::Overlay(args) => ("overlay", overlay::run(args)),
         Experiment::Receive(args) => ("receive", receive::run(args)),
         Experiment::Loop(args) => ("loop", receive::run_loop(args)),
+        Experiment::Rtos(args) => ("rtos", rtos::run(args)),
         Experiment::Sched(args) => ("sched", sched::run(args)),
         Experiment::Cluster(args) => ("cluster", cluster::run(args)),
         Experiment::SendCost(args) => ("send-cost", micro::send_cost(args)),

@@ -108,7 +108,7 @@ pub(super) fn not_shown(source: &Source) -> String {
             .to_owned(),
     ];
     let summary = document.summary();
-    let without = summary.iter().filter(|s| source.samples_of(s).is_none()).count();
+    let without = summary.iter().filter(|s| source.lacks_samples(s)).count();
     if without < summary.len() {
         items.push(format!(
             "Latency over time is thinned to at most {} points a trace by keeping the least and the greatest of \

@@ -24,6 +24,7 @@ mod conditions;
 mod deadline;
 mod escape;
 mod figures;
+mod guests;
 mod page;
 mod phase;
 mod plots;

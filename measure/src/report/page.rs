@@ -8,7 +8,7 @@ use super::escape::html;
 use super::plots;
 use super::source::Source;
 use super::verdict::{self, Mood};
-use super::{ReportError, conditions, deadline, published, stacks, tables};
+use super::{ReportError, conditions, deadline, guests, published, stacks, tables};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
@@ -17,10 +17,11 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
                       img-src data: blob:; base-uri 'none'; form-action 'none'";
 
 /// Groups of plots: anchor, heading, the places in it.
-const GROUPS: [(&str, &str, &[&str]); 8] = [
+const GROUPS: [(&str, &str, &[&str]); 9] = [
     ("phase", "Phase in the cycle", &["phase"]),
     ("published", "Beside what was published", &["published-medians", "published-cdf"]),
     ("deadline", "Cycles that a deadline would lose", &["deadline"]),
+    ("bandwidth", "TCP bandwidth", &["bandwidth-tcp", "bandwidth-posted", "interrupts-posted"]),
     ("distribution", "Distributions", &["cdf-latency", "cdf-wire-offset"]),
     ("parts", "Where time and CPU go", &["parts", "cpu"]),
     ("boxes", "Box plots", &["box-latency", "box-wire-offset"]),
@@ -33,6 +34,9 @@ fn applies(source: &Source, anchor: &str) -> bool {
     match anchor {
         "phase" => source.gates.is_some(),
         "deadline" => deadline::applies(source),
+        "bandwidth" => guests::applies(source),
+        // Round trips follow each other without a period.
+        "histogram" => !guests::applies(source),
         "published" => !source.document.published.is_empty(),
         "parts" => source.document.series.iter().any(stacks::has_parts),
         _ => true,
@@ -188,7 +192,7 @@ fn all_plots(index: usize, source: &Source, drawings: &[Drawing]) -> String {
     let document = &source.document;
     let mut content = String::new();
     let summary = document.summary();
-    let has = |series: &&&crate::results::Series| source.samples_of(series).is_none();
+    let has = |series: &&&crate::results::Series| source.lacks_samples(series);
     let without = summary.iter().filter(has).count();
     if without > 0 {
         let _ = writeln!(

@@ -9,7 +9,7 @@ use super::escape::{html, label};
 use super::samples::Samples;
 use super::source::Source;
 use super::thin::{self, FLOOR_NS, POINTS_MAX};
-use super::{deadline, phase, published, stacks};
+use super::{deadline, guests, phase, published, stacks};
 use crate::results::{Document, Series};
 use crate::stats::Statistics;
 use plotly::box_plot::BoxPoints;
@@ -79,6 +79,7 @@ pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing
     let mut drawings: Vec<Drawing> = phase::drawing(source)?.into_iter().collect();
     drawings.extend(published::drawings(source, colours)?);
     drawings.extend(deadline::drawing(source, colours)?);
+    drawings.extend(guests::drawings(source, colours)?);
     let loads = source.document.loads();
     for (index, load) in loads.iter().enumerate() {
         for mut drawing in of_load(source, *load, colours)? {

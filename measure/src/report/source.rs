@@ -59,6 +59,11 @@ impl Source {
         Ok(Self { label: label.to_owned(), document, gates, samples })
     }
 
+    /// Whether the raw samples of a series are missing. A TCP stream has none.
+    pub(super) fn lacks_samples(&self, series: &Series) -> bool {
+        series.bit_rate.is_none() && self.samples_of(series).is_none()
+    }
+
     /// The raw samples of a series. Where several loads were measured, records that do not name theirs belong to no series.
     pub(super) fn samples_of(&self, series: &Series) -> Option<&Samples> {
         let with_loads = self.document.has_loads();

@@ -7,6 +7,7 @@ use super::escape::html;
 use super::figures::{count, maybe_count, micros, percent, significant};
 use super::verdict::{figure, metric, pair};
 use crate::results::{Check, CheckOutcome, Comparison, Document, Micro, Round, Series};
+use crate::stats::Statistics;
 
 type CellOf = fn(&Series) -> String;
 
@@ -34,7 +35,7 @@ macro_rules! micros_of {
     };
 }
 
-const COLUMNS: [Column; 41] = [
+const COLUMNS: [Column; 48] = [
     column("Frames", "intended", "Instants that the talker meant to serve.", |s| {
         maybe_count(s.frames_intended)
     }),
@@ -152,11 +153,43 @@ const COLUMNS: [Column; 41] = [
     column("Load", "Mbit/s", "What the load beside it delivered.", |s| {
         s.load_bit_rate.map_or_else(|| "–".to_owned(), |rate| format!("{:.0}", rate / 1e6))
     }),
+    column("Round trip, µs", "min", "The ends and the mean of a guest's round trips.", |s| {
+        micros(round_trip(s).map(|trip| trip.min as f64), 1)
+    }),
+    column("Round trip, µs", "mean", "", |s| micros(round_trip(s).map(|trip| trip.mean), 1)),
+    column("Round trip, µs", "max", "", |s| micros(round_trip(s).map(|trip| trip.max as f64), 1)),
+    column("Stream", "Mbit/s", "What a TCP stream carried in its whole time.", |s| {
+        s.bit_rate.map_or_else(|| "–".to_owned(), |rate| format!("{:.0}", rate / 1e6))
+    }),
+    column(
+        "Guest",
+        "interrupts",
+        "Interrupts of the guest's network device for each message of 1,448 octets or round trip.",
+        |s| s.interrupts_per_message.map_or_else(|| "–".to_owned(), |rate| format!("{rate:.3}")),
+    ),
+    column("Guest", "posted, KiB", "Receive buffers that the guest's driver had posted at most.", |s| {
+        kibibytes(s.posted_peak_octets)
+    }),
+    column(
+        "Guest",
+        "buffers, KiB",
+        "All buffers of the guest's driver and interface: posted, held, transmit.",
+        |s| kibibytes(s.buffer_octets),
+    ),
     column("Memory", "daemon, MiB", "Resident memory of ktsnd.", |s| {
         s.daemon_rss_octets
             .map_or_else(|| "–".to_owned(), |octets| format!("{:.1}", octets as f64 / 1048576.0))
     }),
 ];
+
+/// The round trips of a guest.
+fn round_trip(series: &Series) -> Option<Statistics> {
+    series.latency_ns.filter(|_| series.tcp_octets.is_some())
+}
+
+fn kibibytes(octets: Option<f64>) -> String {
+    octets.map_or_else(|| "–".to_owned(), |octets| format!("{:.1}", octets / 1024.0))
+}
 
 /// The columns that some row fills: a document of another kind leaves whole groups out.
 fn columns(series: &[&Series]) -> Vec<&'static Column> {
@@ -285,7 +318,7 @@ pub(super) fn meanings(document: &Document) -> String {
     for column in COLUMNS.iter().filter(|column| !column.meaning.is_empty()) {
         let title = match column.group {
             "Frames" | "Window" | "Late" | "Cycles lost, %" | "Expected arrivals" | "CPU, % of one core"
-            | "Memory" => {
+            | "Memory" | "Guest" => {
                 format!("{}: {}", column.group, column.name)
             }
             group => group.to_owned(),

@@ -56,14 +56,15 @@ impl Document {
 
     /// The name of a series in a plot, which is of one load.
     pub(crate) fn name_without_load(&self, series: &Series) -> String {
-        format!("{}{}{}", series.path, self.class_of(series), self.round_of(series))
+        let configuration = series.configuration();
+        format!("{}{}{configuration}{}", series.path, self.class_of(series), self.round_of(series))
     }
 
     /// The path, with the load and the class where the document has several.
     pub(crate) fn name_without_round(&self, series: &Series) -> String {
         let load = series.load.as_deref().filter(|_| self.has_loads());
         let load = load.map_or_else(String::new, |load| format!(" ({load})"));
-        format!("{}{load}{}", series.path, self.class_of(series))
+        format!("{}{load}{}{}", series.path, self.class_of(series), series.configuration())
     }
 
     fn class_of(&self, series: &Series) -> String {
@@ -77,5 +78,14 @@ impl Document {
             Round::Number(number) if self.summary().len() == self.series.len() => format!(", round {number}"),
             _ => String::new(),
         }
+    }
+}
+
+impl Series {
+    /// A guest's configuration, as the end of a name: `, TCP 64 KiB, 8 posted`; empty without one.
+    pub(crate) fn configuration(&self) -> String {
+        let tcp = self.tcp_octets.map(|octets| format!(", TCP {} KiB", octets / 1024));
+        let posted = self.posted_max.map(|buffers| format!(", {buffers} posted"));
+        tcp.into_iter().chain(posted).collect()
     }
 }

@@ -70,6 +70,12 @@ macro_rules! series {
             /// Ingress mode.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub ingress: Option<String>,
+            /// `rtos`: octets of the guest's TCP buffers, each of both.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub tcp_octets: Option<u64>,
+            /// `rtos`: the bound of the receive buffers that the guest's driver posts.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub posted_max: Option<u64>,
             /// The round.
             #[serde(default)]
             pub round: Round,
@@ -176,6 +182,14 @@ series! {
     softirq_cpu_ratio: f64,
     /// What the load delivered, bit/s.
     load_bit_rate: f64,
+    /// `rtos`: octets of a TCP stream over elapsed time, bit/s.
+    bit_rate: f64,
+    /// `rtos`: interrupts of the guest's network device, for each message or round trip.
+    interrupts_per_message: f64,
+    /// `rtos`: octets of receive buffers that the guest's driver had posted at most.
+    posted_peak_octets: f64,
+    /// `rtos`: octets of all buffers of the guest's driver and interface.
+    buffer_octets: f64,
     /// CPU time of the listener over elapsed time.
     listener_cpu_ratio: f64,
     /// Waits of the listener for an arrival that was predicted.
@@ -212,10 +226,12 @@ impl Series {
         }
     }
 
-    /// Whether `other` is a round of the same path, payload, load and class.
+    /// Whether `other` is a round of the same path, payload, load, class and configuration.
     pub(super) fn is_round_of_same(&self, other: &Self) -> bool {
-        let key =
-            |series: &Self| (series.path.clone(), series.payload_octets, series.load.clone(), series.class);
+        let key = |series: &Self| {
+            let of = (series.path.clone(), series.payload_octets, series.load.clone(), series.class);
+            (of, series.tcp_octets, series.posted_max)
+        };
         key(self) == key(other)
     }
 
@@ -251,6 +267,8 @@ impl Series {
             egress: first.egress.clone(),
             overlay: first.overlay.clone(),
             ingress: first.ingress.clone(),
+            tcp_octets: first.tcp_octets,
+            posted_max: first.posted_max,
             round: Round::All,
             dropped: by_reason(|round| &round.dropped),
             bypassed: by_reason(|round| &round.bypassed),

@@ -9,6 +9,7 @@ use clap::Args;
 use ktsn_lab::{LabError, Outcome, Setup, Tools};
 use ktsn_measure::records::{RunRecords, save_runs};
 use ktsn_measure::report::{self, Source};
+use ktsn_measure::results::Document;
 use ktsn_time::Nanos;
 
 use super::super::observer::span;
@@ -130,7 +131,7 @@ impl ResultArgs {
             if self.records {
                 let directory = file.with_file_name("records");
                 std::fs::create_dir_all(&directory)?;
-                save_records(&directory, runs)?;
+                save_records(&directory, document, runs)?;
                 wrote("records", &directory);
             }
         }
@@ -154,9 +155,9 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// One file for each path and payload, and for each load where there are several.
-fn save_records(directory: &Path, runs: &[RunRecords]) -> anyhow::Result<()> {
-    let with_load = runs.iter().any(|run| run.load != runs[0].load);
+/// One file for each path and payload, and for each load where the document has several: a report looks for these names.
+fn save_records(directory: &Path, document: &Document, runs: &[RunRecords]) -> anyhow::Result<()> {
+    let with_load = document.series.iter().any(|series| series.load != document.series[0].load);
     let mut series: BTreeMap<String, Vec<&RunRecords>> = BTreeMap::new();
     for run in runs {
         let load =
@@ -168,4 +169,30 @@ fn save_records(directory: &Path, runs: &[RunRecords]) -> anyhow::Result<()> {
         save_runs(&directory.join(name), rounds.into_iter())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ktsn_measure::results::Series;
+
+    /// A document has streams without records beside round trips with them: the load is part of the name then.
+    #[test]
+    fn records_have_the_names_that_a_report_looks_for() {
+        let series = |load: &str| Series { path: "a".into(), load: Some(load.into()), ..Series::default() };
+        let runs = [RunRecords {
+            path: "a".into(),
+            payload_octets: 1,
+            load: Some("x".into()),
+            round: 1,
+            ..RunRecords::default()
+        }];
+        for (loads, expected) in [(vec!["x"], "a-1.csv.zst"), (vec!["x", "y"], "a-1-x.csv.zst")] {
+            let directory = tempfile::tempdir().unwrap();
+            let mut document = Document::new("rtos", Vec::new());
+            document.series = loads.into_iter().map(series).collect();
+            save_records(directory.path(), &document, &runs).unwrap();
+            assert!(directory.path().join(expected).is_file(), "{expected}");
+        }
+    }
 }
