@@ -96,7 +96,7 @@ fn churn_of_a_thousand_peers_loses_no_frame() {
     let (values, errors) = talker.finish();
     assert_eq!((values["sent"], values["failed"]), (4000, 0), "{errors}");
     let arrived = tap.wait(1, 4000, SOON);
-    let counters = daemon.control().counters(NAME);
+    let counters = daemon.control().counters_of(NAME, 4000, SOON);
     assert_eq!(arrived.len(), 4000, "dropped {:?}, to the kernel {:?}", counters.dropped, counters.bypassed);
     assert_eq!((counters.sent, counters.dropped.len()), (4000, 0));
     assert!(tap.early().is_empty());

@@ -199,7 +199,7 @@ fn the_next_hop_changes_under_traffic() {
     assert_eq!(hops.len() as u64, sent);
     hops.dedup();
     assert_eq!(hops, [2, 3, 2, 3], "each change takes effect once");
-    let counters = daemon.control().counters(NAME);
+    let counters = daemon.control().counters_of(NAME, sent, SOON);
     assert_eq!((counters.sent, counters.dropped.len()), (sent, 0), "{counters:?}");
 }
 

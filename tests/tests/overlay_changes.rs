@@ -74,7 +74,7 @@ impl Traffic {
         let (values, errors) = self.talker.finish();
         assert_eq!((values["sent"], values["failed"]), (COUNT.cast_signed(), 0), "{errors}");
         let heard = self.heard.join().expect("the listener");
-        let counters = daemon.control().counters(NAME);
+        let counters = daemon.control().counters_of(NAME, COUNT, SOON);
         let told = (&counters.dropped, &counters.bypassed, counters.late);
         assert!(heard.iter().copied().eq(0..COUNT), "once, in order: {told:?}, {heard:?}");
         assert_eq!((counters.sent, counters.dropped.len()), (COUNT, 0), "{:?}", counters.dropped);

@@ -15,6 +15,8 @@ use serde_json::Value;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use super::eventually;
+
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// An attachment with other values for some of its keys.
@@ -167,6 +169,18 @@ impl Control {
     #[must_use]
     pub fn counters(&mut self, name: &str) -> AttachmentStatistics {
         self.statistics_of(name).expect("Statistics").attachments.remove(0)
+    }
+
+    /// The same, once so many frames are sent or dropped: a frame is at its receiver before the worker has counted it.
+    ///
+    /// # Panics
+    /// As [`Self::counters`], or when they are not counted within `limit`.
+    #[must_use]
+    pub fn counters_of(&mut self, name: &str, frames: u64, limit: Duration) -> AttachmentStatistics {
+        eventually("the frames are counted", limit, || {
+            let counters = self.counters(name);
+            (counters.sent + counters.dropped.values().sum::<u64>() >= frames).then_some(counters)
+        })
     }
 }
 
