@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-k8s test-loom test-dpdk test-clients test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net bench-vhost-user bench-rtos test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
+.PHONY: help setup build lint test test-k8s test-loom test-dpdk test-clients test-injections test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net bench-vhost-user bench-rtos test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -42,6 +42,9 @@ test-clients: setup ## real programs under libktsn against the kernel, into out/
 
 test-virtio-net: setup ## the driver of virtio-net/: on the host, and in guests under QEMU, into out/virtio-net; ONLY=text picks checks
 	@virtio-net/test/run.py $(if $(ONLY),--only "$(ONLY)")
+
+test-injections: setup ## a signal at every instruction of an expecting call, by ptrace, minutes (root, x86-64); ONLY=text
+	$(CARGO) test --locked -p ktsn-tests --test injections -- --nocapture --test-threads=1 $(ONLY)
 
 test-hostile: build ## pods attack a daemon beside an innocent stream, timed, into out/hostile/results.json (root); ONLY=text ROUNDS=10
 	@PROGRAMS=$(BIN) ONLY="$(ONLY)" ROUNDS="$(ROUNDS)" FRAMES="$(FRAMES)" QUIET="$(QUIET)" scripts/hostile.sh

@@ -184,7 +184,7 @@ static const struct verb *find_verb(const char *name)
 {
 	static const struct verb *const lists[] = {control_verbs, socket_verbs, send_verbs, receive_verbs, burst_verbs,
 		cost_verbs, descriptor_verbs, garbage_verbs, hook_verbs, port_verbs, sandbox_verbs, stamp_verbs, thread_verbs,
-		arrival_verbs, listener_verbs, period_verbs};
+		arrival_verbs, listener_verbs, period_verbs, traced_verbs};
 
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
 		for (const struct verb *verb = lists[i]; verb->name; verb++)
@@ -364,14 +364,14 @@ static void limit_time(time_t seconds)
 
 int main(int argc, char **argv)
 {
-	char *from = getenv("STEPS_FROM"), *list = getenv("STEPS_SOCKETS");
+	char *from = getenv("STEPS_FROM"), *list = getenv("STEPS_SOCKETS"), *limit = getenv("STEPS_LIMIT");
 	int first = from ? atoi(from) : 0;
 
 	if (argc >= 3 && !strcmp(argv[1], "peer")) {
 		be_peer(argv[2], argc > 3 ? argv[3] : NULL);
 		return 0;
 	}
-	limit_time(60);
+	limit_time(limit ? atoi(limit) : 60);
 	steps = argv + 1;
 	step_count = argc - 1;
 	for (int i = 0; i < SOCKETS; i++)
