@@ -23,6 +23,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How much of what a process wrote an error shows.
 const SHOWN_OCTETS: usize = 2000;
 
+/// The end of what a program said, as errors show it.
+pub(crate) fn end_of(said: &str) -> &str {
+    let said = said.trim();
+    let from = (said.len().saturating_sub(SHOWN_OCTETS)..said.len()).find(|&at| said.is_char_boundary(at));
+    from.map_or("", |at| &said[at..])
+}
+
 /// What to start.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -242,10 +249,8 @@ impl Process {
     /// An error with what the process wrote.
     pub(crate) fn failed(&self, problem: String) -> LabError {
         let said = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let said = said.trim();
-        let from =
-            (said.len().saturating_sub(SHOWN_OCTETS)..said.len()).find(|&at| said.is_char_boundary(at));
-        let shown = from.map_or_else(String::new, |at| format!("; it said:\n{}", &said[at..]));
+        let said = end_of(&said);
+        let shown = if said.is_empty() { String::new() } else { format!("; it said:\n{said}") };
         LabError::Process { name: self.name.clone(), problem, stderr: shown }
     }
 }

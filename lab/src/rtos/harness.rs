@@ -6,6 +6,7 @@
 
 use super::Plan;
 use crate::error::LabError;
+use crate::process::end_of;
 use crate::sys;
 use ktsn_measure::clock::stop_requested;
 use serde::Deserialize;
@@ -24,7 +25,6 @@ const OUT: &str = "out/bench/rtos";
 /// The exit status of a machine that lacks something.
 const NOT_POSSIBLE: i32 = 3;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-const SHOWN_OCTETS: usize = 2000;
 
 /// One run of a guest: round trips, or a TCP stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -167,9 +167,7 @@ fn judge(status: ExitStatus, said: &str) -> Result<(), LabError> {
     if stop_requested() {
         return Err(LabError::Stopped);
     }
-    let said = said.trim();
-    let from = (said.len().saturating_sub(SHOWN_OCTETS)..said.len()).find(|&at| said.is_char_boundary(at));
-    let stderr = from.map_or("", |at| &said[at..]).to_owned();
+    let stderr = end_of(said).to_owned();
     if status.code() == Some(NOT_POSSIBLE) {
         return Err(LabError::Impossible { what: stderr, remedy: "`make setup`".to_owned() });
     }
