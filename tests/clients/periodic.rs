@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use ktsn_tests::faults::bed::{POD_A, within};
 use ktsn_tests::faults::control::Control;
-use ktsn_tests::hook::{self, Libc, Running};
+use ktsn_tests::hook::{self, ARRIVAL_CALLS, Libc, Running};
 
 use crate::languages::{has, must};
 use crate::programs::rustc;
@@ -31,25 +31,6 @@ const HITS_WITHIN: Duration = Duration::from_secs(60);
 const UNEXPECTED: Duration = Duration::from_millis(200);
 /// How long a program may take for its start, and for its end.
 const START_MAX: Duration = Duration::from_secs(20);
-
-/// The calls of the program of steps; the last one is not in musl.
-const CALLS: [&str; 15] = [
-    "recv",
-    "recvfrom",
-    "recvmsg",
-    "recvmmsg",
-    "read",
-    "readv",
-    "poll",
-    "ppoll",
-    "many",
-    "select",
-    "pselect",
-    "epoll",
-    "edge",
-    "epoll_pwait",
-    "epoll_pwait2",
-];
 
 /// The ways of `periodic.py`.
 const PYTHON: [&str; 10] =
@@ -72,8 +53,8 @@ struct Row {
 /// All of them. `$F` runs a program in real time, `$P` is the port, `$S` the folder of sources, `$B` what is compiled.
 fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
-    for (libc, name, calls) in [(Libc::Gnu, "c-glibc", &CALLS[..]), (Libc::Musl, "c-musl", &CALLS[..14])] {
-        for call in calls {
+    for (libc, name, own) in [(Libc::Gnu, "c-glibc", &["epoll_pwait2"][..]), (Libc::Musl, "c-musl", &[])] {
+        for call in ARRIVAL_CALLS.iter().chain(own) {
             let script = format!("exec $F {} quiet 'arrivals {call}'", hook::steps(libc).display());
             let (name, needs) = (format!("{name}/{call}"), ("bash", ""));
             rows.push(Row { name, needs, script, talks: true, is_whole: false, is_served: true });

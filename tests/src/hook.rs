@@ -97,6 +97,24 @@ pub enum Libc {
 /// Both.
 pub const LIBCS: [Libc; 2] = [Libc::Gnu, Libc::Musl];
 
+/// The calls by which the program of steps waits for arrivals, in both C libraries. glibc has `epoll_pwait2`, too.
+pub const ARRIVAL_CALLS: [&str; 14] = [
+    "recv",
+    "recvfrom",
+    "recvmsg",
+    "recvmmsg",
+    "read",
+    "readv",
+    "poll",
+    "ppoll",
+    "many",
+    "select",
+    "pselect",
+    "epoll",
+    "edge",
+    "epoll_pwait",
+];
+
 /// The program of steps (`programs/steps.h`), compiled once for each C library.
 ///
 /// # Panics

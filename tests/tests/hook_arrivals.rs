@@ -7,26 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ktsn_ring::receive::ReceiveCount;
-use ktsn_tests::hook::{self, LIBCS, Libc, Running};
+use ktsn_tests::hook::{self, ARRIVAL_CALLS, LIBCS, Libc, Running};
 use ktsn_tests::peer::{Behaviour, Events, Peer};
 
-/// Calls of both C libraries.
-const CALLS: [&str; 14] = [
-    "recv",
-    "recvfrom",
-    "recvmsg",
-    "recvmmsg",
-    "read",
-    "readv",
-    "poll",
-    "ppoll",
-    "many",
-    "select",
-    "pselect",
-    "epoll",
-    "edge",
-    "epoll_pwait",
-];
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// A daemon that grants a whole CPU.
@@ -91,7 +74,7 @@ fn is_awake_by(libc: Libc, how: &str) {
 
 #[test]
 fn every_call_is_awake_for_arrivals() {
-    for how in CALLS {
+    for how in ARRIVAL_CALLS {
         is_awake_by(Libc::Gnu, how);
     }
     is_awake_by(Libc::Gnu, "epoll_pwait2");
@@ -99,7 +82,7 @@ fn every_call_is_awake_for_arrivals() {
 
 #[test]
 fn every_call_of_musl_is_awake_for_arrivals() {
-    for how in CALLS {
+    for how in ARRIVAL_CALLS {
         is_awake_by(Libc::Musl, how);
     }
 }
@@ -134,7 +117,7 @@ fn nothing_is_expected_without_a_grant() {
 #[test]
 fn without_a_daemon_everything_is_the_kernels() {
     let nowhere = hook::open_directory();
-    for how in CALLS {
+    for how in ARRIVAL_CALLS {
         let listener = listening(Libc::Gnu, nowhere.path(), how);
         std::thread::sleep(Duration::from_millis(100));
         assert_all_received(&finish(listener), how);
