@@ -17,6 +17,7 @@ use ktsn_tests::peer::{Behaviour, Peer};
 mod instructions;
 mod rounds;
 mod sender;
+mod tracer;
 
 use rounds::{Injector, Scenario};
 

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::tracer::{Go, Registers, Stop, TRAP, Traced};
 use ktsn_tests::hook::{self, Libc};
-use ktsn_tests::tracer::{Go, Registers, Stop, TRAP, Traced};
 
 use super::instructions;
 use super::sender::{Follows, LAST, Sender};

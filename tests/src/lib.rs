@@ -9,5 +9,3 @@ pub mod faults;
 pub mod hook;
 pub mod hostile;
 pub mod peer;
-#[cfg(target_arch = "x86_64")]
-pub mod tracer;

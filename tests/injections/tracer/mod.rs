@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A traced listener (`programs/steps_traced.c`): it is stopped at instructions of libktsn, and its system calls are followed.
+//! A traced listener (`tests/programs/steps_traced.c`): it is stopped at instructions of libktsn, and its system calls are followed.
 //!
 //! In: a running program. Out: where it is, which signals it blocks, what its call answered. It judges nothing. x86-64 alone: a trap is
 //! one octet there.
@@ -12,18 +12,18 @@ use std::process::{Command, Stdio};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::hook::Running;
+use ktsn_tests::hook::Running;
 
 #[allow(unsafe_code)]
 mod sys;
 
-pub use sys::{Go, Registers, Stop};
+pub(crate) use sys::{Go, Registers, Stop};
 
 /// The trap instruction.
-pub const TRAP: u8 = 0xcc;
+pub(crate) const TRAP: u8 = 0xcc;
 
 /// The traced program. It is killed on drop.
-pub struct Traced {
+pub(crate) struct Traced {
     _running: Running,
     process: i32,
     memory: File,
@@ -45,7 +45,7 @@ impl Traced {
     /// # Panics
     /// When this machine does not let it be traced.
     #[must_use]
-    pub fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut running = Running(command.stdin(Stdio::piped()).spawn().expect("program"));
         let process = i32::try_from(running.0.id()).expect("process number");
         sys::seize(process).expect("ptrace");
@@ -60,7 +60,7 @@ impl Traced {
     /// # Panics
     /// When it cannot be waited for.
     #[must_use]
-    pub fn stopped(&self) -> Stop {
+    pub(crate) fn stopped(&self) -> Stop {
         sys::wait(self.process).expect("waitpid")
     }
 
@@ -69,7 +69,7 @@ impl Traced {
     /// # Panics
     /// When it is not stopped.
     #[must_use]
-    pub fn go(&self, how: Go, signal: i32) -> Stop {
+    pub(crate) fn go(&self, how: Go, signal: i32) -> Stop {
         sys::go(self.process, how, signal).expect("ptrace");
         self.stopped()
     }
@@ -79,7 +79,7 @@ impl Traced {
     /// # Panics
     /// When it is not stopped.
     #[must_use]
-    pub fn registers(&self) -> Registers {
+    pub(crate) fn registers(&self) -> Registers {
         sys::registers(self.process).expect("registers")
     }
 
@@ -88,7 +88,7 @@ impl Traced {
     /// # Panics
     /// When it is not stopped.
     #[must_use]
-    pub fn blocks(&self, signal: i32) -> bool {
+    pub(crate) fn blocks(&self, signal: i32) -> bool {
         sys::blocked(self.process).expect("mask") >> (signal - 1) & 1 != 0
     }
 
@@ -96,13 +96,13 @@ impl Traced {
     ///
     /// # Panics
     /// When it is gone.
-    pub fn send(&self, signal: i32) {
+    pub(crate) fn send(&self, signal: i32) {
         sys::send(self.process, signal).expect("kill");
     }
 
     /// Eight octets of its memory.
     #[must_use]
-    pub fn word(&self, at: u64) -> Option<u64> {
+    pub(crate) fn word(&self, at: u64) -> Option<u64> {
         let mut octets = [0; 8];
         self.memory.read_exact_at(&mut octets, at).ok()?;
         Some(u64::from_le_bytes(octets))
@@ -113,7 +113,7 @@ impl Traced {
     /// # Panics
     /// When nothing is there.
     #[must_use]
-    pub fn octets(&self, at: u64, count: usize) -> Vec<u8> {
+    pub(crate) fn octets(&self, at: u64, count: usize) -> Vec<u8> {
         let mut octets = vec![0; count];
         self.memory.read_exact_at(&mut octets, at).expect("its memory");
         octets
@@ -123,7 +123,7 @@ impl Traced {
     ///
     /// # Panics
     /// When nothing is there.
-    pub fn put(&self, at: u64, octets: &[u8]) {
+    pub(crate) fn put(&self, at: u64, octets: &[u8]) {
         self.memory.write_all_at(octets, at).expect("its memory");
     }
 
@@ -131,7 +131,7 @@ impl Traced {
     ///
     /// # Panics
     /// When it is not stopped.
-    pub fn move_to(&self, at: u64) {
+    pub(crate) fn move_to(&self, at: u64) {
         let registers = Registers { rip: at, ..self.registers() };
         sys::set_registers(self.process, &registers).expect("registers");
     }
@@ -141,7 +141,7 @@ impl Traced {
     /// # Panics
     /// When there is none.
     #[must_use]
-    pub fn base(&self, name: &str) -> u64 {
+    pub(crate) fn base(&self, name: &str) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/maps", self.process)).expect("maps");
         let line = text.lines().find(|line| line.ends_with(&format!("/{name}"))).expect("it is mapped");
         u64::from_str_radix(line.split('-').next().unwrap_or_default(), 16).expect("an address")

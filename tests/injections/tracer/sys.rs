@@ -5,14 +5,14 @@ use std::io;
 use std::mem::zeroed;
 
 /// The registers of a stopped thread.
-pub type Registers = libc::user_regs_struct;
+pub(crate) type Registers = libc::user_regs_struct;
 
 /// In the signal of a stop at a system call.
 const AT_SYSTEM_CALL: i32 = 0x80;
 
 /// Why a thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub(crate) enum Stop {
     /// A trap, or the end of one step.
     Trap,
     /// The begin or the end of a system call.
@@ -25,7 +25,7 @@ pub enum Stop {
 
 /// How a stopped thread goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Go {
+pub(crate) enum Go {
     /// To the next trap or signal.
     On,
     /// To the next of these, or the begin or end of a system call.
