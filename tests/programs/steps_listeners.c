@@ -2,7 +2,8 @@
 // Listeners whose thread, descriptor or process changes while it expects an arrival.
 //   arrivals-cancelled rounds=N    a thread is cancelled in a receive call, at any place of a period
 //   arrivals-shared                two threads on one socket
-//   arrivals-closed how=close|shutdown   another thread ends the socket
+//   arrivals-closed rounds=N       another thread closes the socket
+//   arrivals-shut                  another thread shuts the socket down
 //   arrivals-reused rounds=N       another thread closes the socket, and the next one has its number and its place
 //   arrivals-forked                the child goes on receiving
 //   arrivals-spawned               a vfork's child closes the descriptors, before anything was received
@@ -106,40 +107,76 @@ static void shared(const struct step *step)
 	show("least", counts[0] < counts[1] ? counts[0] : counts[1]);
 }
 
-static void *end_socket(void *argument)
+static void *shut_down(void *argument)
 {
 	struct timespec pause = {0, 1500000};
 
 	nanosleep(&pause, NULL);
-	if (argument)
-		shutdown(fd, SHUT_RD);
-	else
-		close(fd);
-	return NULL;
-}
-
-static void closed(const struct step *step)
-{
-	int is_shutdown = !strcmp(value(step, "how", "close"), "shutdown");
-	uint64_t number_received;
-	pthread_t thread;
-
-	fd = listen_anywhere();
-	show("failed", take("recv", fd, 100, -1));
-	if (is_shutdown) {
-		struct sockaddr_in to = name_of(fd);
-		connect(fd, (struct sockaddr *)&to, sizeof(to));
-	}
-	pthread_create(&thread, NULL, end_socket, is_shutdown ? &fd : NULL);
-	errno = 0;
-	long answer = recv(fd, &number_received, sizeof(number_received), 0);
-	show("answer", answer < 0 ? -errno : answer);
-	pthread_join(thread, NULL);
+	shutdown(fd, SHUT_RD);
+	return argument;
 }
 
 static void nothing(int signal)
 {
 	(void)signal;
+}
+
+static void shut(const struct step *)
+{
+	struct sockaddr_in to;
+	uint64_t value;
+	pthread_t thread;
+
+	fd = listen_anywhere();
+	show("failed", take("recv", fd, 100, -1));
+	to = name_of(fd);
+	connect(fd, (struct sockaddr *)&to, sizeof(to));
+	pthread_create(&thread, NULL, shut_down, NULL);
+	show("answer", recv(fd, &value, sizeof(value), 0));
+	pthread_join(thread, NULL);
+}
+
+static void *close_socket(void *whom)
+{
+	struct timespec pause = {0, 300000};
+
+	do
+		nanosleep(&pause, NULL);
+	while (!is_waiting(getpid()));
+	close(fd);
+	// Where no arrival was expected, the kernel alone waits, and goes on waiting.
+	for (int pauses = 0; !is_over; pauses++) {
+		nanosleep(&pause, NULL);
+		if (pauses > 100)
+			pthread_kill(*(pthread_t *)whom, SIGUSR1);
+	}
+	return NULL;
+}
+
+static void closed(const struct step *step)
+{
+	long failed = 0, ended = 0, other = 0;
+	struct sigaction action = {.sa_handler = nothing};
+	pthread_t thread, self = pthread_self();
+
+	sigaction(SIGUSR1, &action, NULL);
+	for (long round = numeric(step, "rounds", 10); round > 0; round--) {
+		uint64_t value;
+
+		is_over = 0;
+		fd = listen_anywhere();
+		failed += take("recv", fd, 60, -1);
+		pthread_create(&thread, NULL, close_socket, &self);
+		errno = 0;
+		long answer = recv(fd, &value, sizeof(value), 0);
+		ended += answer < 0 && errno == EBADF;
+		other += answer >= 0 || (errno != EBADF && errno != EINTR);
+		is_over = 1;
+		pthread_join(thread, NULL);
+	}
+	show("failed", failed);
+	show("ended", ended);
+	show("other", other);
 }
 
 // The next socket has the closed one's number. What arrives there is not the waiting call's.
@@ -409,7 +446,7 @@ static void answers(const struct step *step)
 }
 
 const struct verb listener_verbs[] = {
-	{"arrivals-cancelled", cancelled}, {"arrivals-shared", shared}, {"arrivals-closed", closed},
+	{"arrivals-cancelled", cancelled}, {"arrivals-shared", shared}, {"arrivals-closed", closed}, {"arrivals-shut", shut},
 	{"arrivals-reused", reused}, {"arrivals-spawned", spawned}, {"arrivals-forbidden", forbidden},
 	{"arrivals-forked", forked}, {"arrivals-nested", nested}, {"arrivals-answers", answers},
 	{0},

@@ -43,11 +43,15 @@ fn two_threads_on_one_socket_both_receive() {
     assert!(hits[0] > 0);
 }
 
+/// A close ends a call that expects an arrival. Where none is expected, which a busy machine may cause, only a signal ends it.
 #[test]
 fn a_socket_that_ends_ends_the_call() {
-    let (values, _) = run(Libc::Gnu, "arrivals-closed how=close");
-    assert_eq!((values["failed"], values["answer"]), (0, -9)); // EBADF
-    let (values, _) = run(Libc::Gnu, "arrivals-closed how=shutdown");
+    for libc in LIBCS {
+        let (values, _) = run(libc, "arrivals-closed rounds=8");
+        assert_eq!((values["failed"], values["other"]), (0, 0), "{libc:?}: {values:?}");
+        assert!(values["ended"] > 0, "{libc:?}: {values:?}");
+    }
+    let (values, _) = run(Libc::Gnu, "arrivals-shut");
     assert_eq!((values["failed"], values["answer"]), (0, 0));
 }
 
