@@ -7,6 +7,7 @@
 //! ends a batch before the kernel gets a call, so that no slot is held and no frame is unpublished meanwhile.
 
 use core::ffi::c_int;
+use core::hint::cold_path;
 
 use ktsn_ring::{Bell, Claims, ClockId, Frame, Producer, RegionState, Run, counter};
 
@@ -146,6 +147,14 @@ impl Batch {
         self.held.as_ref()
     }
 
+    /// Prefetches what a send of this stream needs of the region in use.
+    #[inline(always)]
+    pub(crate) fn prefetch(&mut self, stream: u32) {
+        if let Some(held) = self.current() {
+            held.producer().prefetch(stream);
+        }
+    }
+
     /// Looks which region is to be used.
     #[inline(never)]
     fn refresh_region(&mut self) {
@@ -200,6 +209,7 @@ impl Batch {
         let is_long = run.count() >= RUN_MAX;
         self.run = Some(run);
         if is_long {
+            cold_path();
             self.publish();
         }
         Ok(true)
@@ -294,6 +304,7 @@ impl Batch {
         };
         let is_unheard = bell.is_some_and(|bell| !ring(held, bell));
         if is_unheard || producer.state() != RegionState::Attached {
+            cold_path();
             held.region().count_absent(count);
             held.give_up(self.page);
             self.release_region();
@@ -338,6 +349,7 @@ fn fill_slots(
             *claims = producer.claim_some(ahead.max(1));
         }
         let Some(claim) = producer.next(claims) else {
+            cold_path();
             if let Some(run) = run {
                 producer.cancel_run(run);
             }
@@ -352,6 +364,7 @@ fn fill_slots(
         // SAFETY: the program's own segments, which the kernel could read; none of them lies in the region, whose
         // address the program does not know.
         if unsafe { producer.fill_raw(&claim, &frame, &mut pieces) }.is_err() {
+            cold_path();
             producer.cancel(claim);
             if let Some(run) = run {
                 producer.cancel_run(run);

@@ -5,6 +5,8 @@
 //! judges nothing that the kernel judges: garbage goes there and gets the kernel's own errno. The walk is that of
 //! cmsg(3); which levels count depends on the socket and the destination, so each has its own mark.
 
+use core::hint::cold_path;
+
 use crate::abi::{
     IP_PKTINFO, IP_TOS, IP_TTL, IPV6_HOPLIMIT, IPV6_PKTINFO, IPV6_TCLASS, SCM_TS_OPT_ID, SO_PRIORITY,
     SO_TIMESTAMPING, SO_TXTIME, SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_UDP, UDP_SEGMENT,
@@ -186,6 +188,9 @@ impl Parsed {
         self.is_any = true;
         match item.level {
             SOL_SOCKET => return self.take_socket(item),
+            _ => cold_path(),
+        }
+        match item.level {
             SOL_UDP => match (item.kind, item.data()) {
                 (UDP_SEGMENT, Some(octets)) => self.segment_octets = Some(u16::from_le_bytes(octets)),
                 _ => self.has_others = true,
@@ -199,8 +204,12 @@ impl Parsed {
 
     #[inline(always)]
     fn take_socket(&mut self, item: &Item<'_>) -> Option<()> {
+        if item.kind == SO_TXTIME {
+            self.tx_time = Some(u64::from_le_bytes(item.data()?));
+            return Some(());
+        }
+        cold_path();
         match item.kind {
-            SO_TXTIME => self.tx_time = Some(u64::from_le_bytes(item.data()?)),
             SO_TIMESTAMPING => match item.int() {
                 Some(flags) => self.timestamping = Some(flags.cast_unsigned()),
                 None => self.has_others = true,

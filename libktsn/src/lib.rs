@@ -68,6 +68,7 @@ mod receive;
 mod region;
 mod reply;
 mod reports;
+mod segments;
 mod send;
 mod share;
 mod stamps;

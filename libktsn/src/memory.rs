@@ -7,6 +7,7 @@
 //! a program that gives such a page back and then sends from it faults (a documented exception). Nothing here
 //! changes a program's memory, and nothing waits.
 
+use core::hint::cold_path;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::sys;
@@ -27,6 +28,7 @@ fn knows(table: &[AtomicUsize], page: usize, ask: fn(usize) -> bool) -> bool {
     if place.load(Relaxed) == page | 1 {
         return true;
     }
+    cold_path();
     let is_there = ask(page);
     if is_there {
         place.store(page | 1, Relaxed);
@@ -43,6 +45,7 @@ fn all(table: &[AtomicUsize], base: usize, octets: usize, ask: fn(usize) -> bool
         if page == last {
             return true;
         }
+        cold_path();
         page = page.wrapping_add(PAGE_OCTETS);
     }
     false

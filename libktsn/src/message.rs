@@ -5,6 +5,7 @@
 //! kernel judges. Every address is asked about before it is followed ([`memory`]). Other threads of the program may
 //! write to the memory meanwhile, as they may during the kernel's own copy; every length is read once and then used.
 
+use core::hint::cold_path;
 use core::slice;
 
 use crate::abi::{CONTROL_MAX, DATAGRAM_MAX, MessageHeader, NAME_MAX, SEGMENTS_MAX, Segment};
@@ -37,11 +38,13 @@ impl<'a> Message<'a> {
     #[inline(always)] // into the one place that reads messages to be taken: the result stays in registers
     pub(crate) unsafe fn read(header: *const MessageHeader, is_musl: bool) -> Option<Self> {
         if !memory::is_readable(header as usize, size_of::<MessageHeader>()) {
+            cold_path();
             return None;
         }
         // SAFETY: readable, as the kernel has just found; it need not be aligned.
         let mut header = unsafe { header.read_unaligned() };
         if is_musl {
+            cold_path();
             header.segments_count &= u32::MAX as usize;
             header.control_octets &= u32::MAX as usize;
         }
@@ -51,6 +54,7 @@ impl<'a> Message<'a> {
             || header.control_octets > CONTROL_MAX
             || (header.segments_count != 0 && !header.segments.is_aligned())
         {
+            cold_path();
             return None;
         }
         let segments_octets = header.segments_count.wrapping_mul(size_of::<Segment>());
@@ -71,6 +75,7 @@ impl<'a> Message<'a> {
             // Nothing is read there, and yet the kernel refuses an address that no program has.
             is_kernels |= octets == 0 && segment.base as usize >> ADDRESS_BITS != 0;
             if is_kernels {
+                cold_path();
                 break;
             }
         }

@@ -8,6 +8,7 @@
 //! (20 ms, a blocking socket 1 s), and for free slots on a blocking socket ([`Batch`]).
 
 use core::ffi::c_int;
+use core::hint::cold_path;
 
 use ktsn_model::BypassReason;
 use ktsn_ring::{ClockId, Frame, SlotFlags, StreamCode, StreamStatus, stream_flags};
@@ -23,15 +24,10 @@ use crate::region::{self, RegionUse};
 use crate::stamps;
 use crate::streams::{self, Registration, Stream};
 use crate::verdict::{Send, Verdict};
-use crate::{
-    attach, buffer, choice, env, kernel, options, originals, packet, sys, txtime, waits, wanted_interface,
-};
+use crate::{attach, buffer, choice, env, options, originals, packet, sys, txtime, waits, wanted_interface};
 
 /// Flags that change nothing for a datagram that leaves later.
 const FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
-/// The most segments of one datagram (UDP_MAX_SEGMENTS) of every kernel, and of those from 6.9 on.
-const SEGMENTS_MAX: usize = 64;
-const SEGMENTS_MAX_6_9: usize = 128;
 /// How often a thread that lost the race for the socket's port looks for the winner's word, and the pause, ns.
 const BIND_ATTEMPTS: u32 = 20;
 const BIND_NAP: u32 = 50_000;
@@ -41,7 +37,10 @@ pub(crate) fn stream_of(fd: c_int) -> Option<Stream> {
     match fds::get(fd) {
         Entry::Stream(index) => streams::get(index),
         Entry::NotOurs => None,
-        Entry::Unknown => txtime::adopt(fd),
+        Entry::Unknown => {
+            cold_path();
+            txtime::adopt(fd)
+        }
     }
 }
 
@@ -54,6 +53,7 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
     originals::test_cancel();
     let Some(page) = page::get() else { return leave_to_kernel(stream, BypassReason::NotAttached) };
     let mut batch = Batch::new(page);
+    batch.prefetch(stream.index);
     // SAFETY: the caller's promise.
     let verdict = unsafe { message(Send { stream, fd, flags }, header, &mut batch) };
     batch.end(); // publishes the frame
@@ -83,6 +83,7 @@ unsafe fn decide(send: Send, header: *const MessageHeader, batch: &mut Batch) ->
     let Some(message) = (unsafe { Message::read(header, is_musl) }) else { return Verdict::Kernel };
     let Some(control) = control_messages::parse(message.control, is_musl) else { return Verdict::Kernel };
     if message.is_kernels {
+        cold_path();
         // Without SCM_TXTIME where the kernel never heard of SO_TXTIME: the errno is the payload's.
         return if send.stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped };
     }
@@ -124,6 +125,8 @@ fn count(reason: BypassReason) {
 }
 
 /// Leaves a timed datagram to the kernel.
+#[cold]
+#[inline(never)]
 fn leave_to_kernel(stream: Stream, reason: BypassReason) -> Verdict {
     count(reason);
     if stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped }
@@ -167,11 +170,13 @@ impl Send {
         (frame.clock, frame.tx_time) = (clock.id(), tx_time);
         frame.has_waited = waits::passed_while_waiting(clock, tx_time);
         if batch.page().is_fresh() && attach::was_attached() {
+            cold_path();
             // A fork's child: attach and register for ourselves, once with the patience of the first attachment.
             let _ = txtime::register(stream, self.fd);
         }
         choice::choose(self, &frame, batch);
         if batch.region(self.fd).is_none() {
+            cold_path();
             return self.without_region(message, batch);
         }
         if INLINE {
@@ -233,6 +238,7 @@ impl Send {
             || (to.is_some_and(|to| to.is_broadcast()) && !options.has_broadcast)
             || (control.is_any && is_kernels(control, is_v4))
         {
+            cold_path();
             return None;
         }
         let hop_limit = match (is_v4, is_group) {
@@ -257,12 +263,14 @@ impl Send {
             ..Frame::default()
         };
         if asked != SlotFlags::NONE {
+            cold_path();
             frame.descriptor = self.fd;
         }
         if let Some(to) = to {
             (frame.address, frame.scope, frame.port) = (to.address, to.scope, to.port);
         }
         if wanted_interface::is_named(stream, control) {
+            cold_path();
             let interface = wanted_interface::wanted(stream, control, is_v4, is_group).interface;
             let is_other = |of: u32| of != 0 && of != interface;
             if interface != 0 && (is_other(frame.scope) || is_other(stream.bound_interface())) {
@@ -277,6 +285,8 @@ impl Send {
     /// No daemon: before the first attachment the kernel sends (or the send fails, if the policy says so); after it, the
     /// datagram is lost as on a link without carrier, and counted. What has no way, or is a broadcast without
     /// SO_BROADCAST, has the kernel's errno; the daemon's table would have left it to the kernel.
+    #[cold]
+    #[inline(never)]
     fn without_region(self, message: &Message<'_>, batch: &Batch) -> Verdict {
         if attach::was_attached() {
             return self.refusal(message).unwrap_or_else(|| {
@@ -288,11 +298,15 @@ impl Send {
     }
 
     /// The kernel's own refusal of a datagram that no daemon takes, found before the datagram would be made.
+    #[cold]
+    #[inline(never)]
     fn refusal(self, message: &Message<'_>) -> Option<Verdict> {
         let errno = if self.stream.is_packet() { 0 } else { sys::refusal(self.fd, message.name) };
         (errno != 0).then_some(Verdict::Fail(errno))
     }
 
+    #[cold]
+    #[inline(never)]
     fn not_attached(self) -> Verdict {
         if env::is_strict() {
             Verdict::Fail(ENETDOWN)
@@ -357,6 +371,7 @@ impl Send {
             }
         }
         if wanted_interface::is_named(stream, control) {
+            cold_path();
             let frame = frame; // a copy: the frame itself stays in registers
             if wanted_interface::is_elsewhere(stream, control, &frame, held) {
                 return leave_to_kernel(stream, BypassReason::UnsupportedOption);
@@ -377,6 +392,7 @@ impl Send {
         frame.report_id = key.take(stream);
         let is_charged = buffer::is_charged(stream.index);
         if is_charged {
+            cold_path();
             if let Err(full) = batch.await_room(stream, (clock, frame.tx_time), self.fd, self.flags) {
                 return self.without_slots(&full, key, batch, message.octets);
             }
@@ -394,6 +410,7 @@ impl Send {
     }
 
     /// The verdict on a message that got no slots.
+    #[cold]
     #[inline(never)]
     fn without_slots(self, full: &Full, key: stamps::Key, batch: &mut Batch, octets: usize) -> Verdict {
         match full {
@@ -413,37 +430,15 @@ impl Send {
         if let Some(known) = self.stream.known_registration(batch.current()?, self.fd, self.flags) {
             return Some(known);
         }
+        cold_path();
         batch.publish();
         Some(self.stream.registration(batch.current()?, self.fd, self.flags))
     }
 
-    /// Into frames of how many octets a payload is cut (UDP_SEGMENT); or the kernel has the errno for it, or more
-    /// room.
-    #[inline(always)]
-    fn segment_octets(
-        self,
-        octets: usize,
-        control: &Parsed,
-        payload_max: usize,
-        slots_count: usize,
-    ) -> Result<usize, BypassReason> {
-        let asked = control.segment_octets.unwrap_or_else(|| self.stream.options().segment_octets);
-        let segment = if asked == 0 { octets.max(1) } else { usize::from(asked) };
-        // Older kernels refuse segments over the MTU also where the datagram is a short one.
-        let is_refused = segment > payload_max && asked != 0 && !kernel::takes_short_of_long_segments();
-        if octets.min(segment) > payload_max || is_refused {
-            return Err(BypassReason::OverMtu);
-        }
-        let count_max = if kernel::takes_128_segments() { SEGMENTS_MAX_6_9 } else { SEGMENTS_MAX };
-        // Unread outcomes may hold half of the slots for good: a datagram that needs more than the rest would wait for ever.
-        if octets.div_ceil(segment) > count_max.min((slots_count / 2).max(1)) {
-            return Err(BypassReason::UnsupportedOption);
-        }
-        Ok(segment)
-    }
-
     /// Gives the socket its port. Where another thread has just done so, that thread says that the registration is
     /// out of date: a second registration could cost its first frame.
+    #[cold]
+    #[inline(never)]
     fn bind(self) {
         if self.stream.take_port(self.fd, self.flags) {
             return;

@@ -143,6 +143,12 @@ impl Producer {
         self.layout.payload_max()
     }
 
+    /// Prefetches what a send of this stream reads and writes outside its slot: other processors had most of it last.
+    #[inline(always)]
+    pub fn prefetch(&self, stream: u32) {
+        tables::prefetch(&self.words, &self.layout, stream);
+    }
+
     /// Takes a free slot, or `None` when all are in use.
     #[inline]
     pub fn claim(&self) -> Option<Claim> {
@@ -361,6 +367,7 @@ impl Producer {
     pub fn sole_v4(&self) -> [u8; 4] {
         self.words.load32(layout::SOLE_V4, Relaxed).to_ne_bytes()
     }
+
     /// What markers carry to name this region.
     #[must_use]
     pub fn nonce(&self) -> u64 {

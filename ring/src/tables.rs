@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::control::TXTIME_FLAGS;
 use crate::layout::{self, Layout};
 use crate::link::{self, LinkFacts};
-use crate::words::Words;
+use crate::words::{Mapping, Words};
 
 /// The limit word of a stream entry.
 const LIMIT: usize = 8;
@@ -297,6 +297,17 @@ const fn matches(address: u128, prefix: u128, bits: u8) -> bool {
         Some(128) => true,
         Some(host_bits) => (address ^ prefix).wrapping_shr(host_bits) == 0,
         None => false,
+    }
+}
+
+/// Prefetches what a send of this stream reads and writes outside its slot.
+#[inline(always)]
+pub(crate) fn prefetch(words: &Mapping, layout: &Layout, stream: u32) {
+    for at in [layout::FREE, layout::HEAD, layout::COUNTERS] {
+        words.expect_write(at);
+    }
+    for at in [Some(layout::STATE), layout.stream(stream), layout.destination(0)].into_iter().flatten() {
+        words.expect_read(at);
     }
 }
 

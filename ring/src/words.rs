@@ -147,6 +147,26 @@ impl Mapping {
         }
     }
 
+    /// Asks for the cache line at `at`, which is about to be read. A hint, as [`Self::expect_write`].
+    #[inline(always)]
+    pub fn expect_read(&self, at: usize) {
+        if !self.inside(at, 8, 8) {
+            return;
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint that cannot fault.
+        unsafe {
+            let address = self.base.as_ptr().add(at);
+            core::arch::asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: a hint that cannot fault.
+        unsafe {
+            let address = self.base.as_ptr().add(at);
+            core::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        }
+    }
+
     /// Copies segments (address, octets) into the memory at `at`, one after the other, word by word; the last word
     /// is filled up with zeros. Returns the octets copied, or `None` when they are more than `capacity` (or leave
     /// the memory): then nothing that was copied means anything.

@@ -6,6 +6,7 @@
 //! daemon that lives: 20 ms, and a blocking socket as long as for room in its buffer, a second at most.
 
 use core::ffi::c_int;
+use core::hint::cold_path;
 use core::sync::atomic::{
     AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -141,11 +142,15 @@ impl Stream {
     ) -> Option<Registration> {
         let registration = self.registered(held).load(Acquire);
         if registration & STALE != 0 || !is_with(registration, held) {
+            cold_path();
             return None;
         }
         Some(match self.answered(held, registration) {
             Some(answered) => answered,
-            None => self.answer(held, registration, fd, flags),
+            None => {
+                cold_path();
+                self.answer(held, registration, fd, flags)
+            }
         })
     }
 
