@@ -18,7 +18,7 @@ use crate::traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};
 use crate::vhost_user::VhostUser;
 
 /// How long a queue may take to become free after its last owner closed it.
-const QUEUE_RELEASE_MAX: Duration = Duration::from_millis(250);
+const QUEUE_RELEASE_MAX: Duration = Duration::from_millis(800);
 const QUEUE_RELEASE_STEP: Duration = Duration::from_millis(5);
 
 /// What [`open`] opened.
@@ -34,7 +34,7 @@ pub struct Opened {
 /// tried around; if both adapters fail, the second one's error is returned.
 ///
 /// Linux gives a closed AF_XDP socket's queue back from a work queue, milliseconds later. So a queue that is
-/// taken is tried again for up to 250 ms (blocking the caller): otherwise a port that is opened again, or by a
+/// taken is tried again for up to 800 ms (blocking the caller): otherwise a port that is opened again, or by a
 /// restarted daemon, would meet its own past and fall back.
 ///
 /// # Errors
