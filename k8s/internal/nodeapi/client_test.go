@@ -74,6 +74,13 @@ func TestAbsentDaemonIsNamed(t *testing.T) {
 	left.Close()
 	_, err = client(t, directory).List(nodetest.Within(t, time.Second), &nodeapi.ListRequest{})
 	nodetest.WantError(t, err, codes.Unavailable, "is left over and does not answer")
+
+	directory = t.TempDir()
+	if err := os.WriteFile(filepath.Join(directory, nodeapi.SocketName), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = client(t, directory).List(nodetest.Within(t, time.Second), &nodeapi.ListRequest{})
+	nodetest.WantError(t, err, codes.Unavailable, nodeapi.SocketName+" is no socket")
 }
 
 func TestDaemonThatStartsMeanwhileIsFound(t *testing.T) {

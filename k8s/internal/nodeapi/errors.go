@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 	"syscall"
 
@@ -42,6 +43,12 @@ func IsAbsent(err error) bool {
 	return code == codes.Unavailable || code == codes.DeadlineExceeded
 }
 
+// isSocket is true as well where the path cannot be looked at.
+func isSocket(path string) bool {
+	info, err := os.Stat(path)
+	return err != nil || info.Mode().Type() == fs.ModeSocket
+}
+
 // explain makes an *Error of the error that gRPC returned for a call.
 func (d *Daemon) explain(method string, err error) error {
 	if err == nil {
@@ -57,6 +64,9 @@ func (d *Daemon) explain(method string, err error) error {
 	case errors.Is(cause, fs.ErrNotExist):
 		found.Code = codes.Unavailable
 		found.Text = fmt.Sprintf("ktsnd is not running: no socket at %s (start ktsnd, or set the run directory)", d.socket)
+	case errors.Is(cause, syscall.ECONNREFUSED) && !isSocket(d.socket):
+		found.Code = codes.Unavailable
+		found.Text = fmt.Sprintf("ktsnd is not running: %s is no socket (remove it and start ktsnd, or set the run directory)", d.socket)
 	case errors.Is(cause, syscall.ECONNREFUSED):
 		found.Code = codes.Unavailable
 		found.Text = fmt.Sprintf("ktsnd is not running: the socket %s is left over and does not answer (start ktsnd)", d.socket)
