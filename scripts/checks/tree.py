@@ -30,8 +30,11 @@ class Tree:
         names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
         files = {}
         for name in filter(None, names):
+            path = pathlib.Path(root) / name
+            if path.is_symlink():
+                continue  # what it leads to is a file of the tree, or is not ours
             try:
-                files[name] = (pathlib.Path(root) / name).read_text()
+                files[name] = path.read_text()
             except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
                 continue  # deleted, a submodule, or captured bytes: nothing to check as text
         ratchet = "scripts/long-files.txt"

@@ -158,7 +158,8 @@ fn a_replaced_uplink_recovers() {
         talk(&daemon, &bed.pod_a, POD_B, 1, "count=5");
         assert_eq!(tap.wait(1, 5, SOON).len(), 5);
     }
-    let held = Talker::start(&daemon, &bed.pod_a, POD_B, 2, "count=3000 period_us=1000 lead_us=5000 clock=1");
+    // Longer than a busy kernel takes for all this.
+    let held = Talker::start(&daemon, &bed.pod_a, POD_B, 2, "count=3000 period_us=4000 lead_us=5000 clock=1");
     bed.replace_uplink();
     bed.run(&format!(
         "ip -n {a} neigh replace 192.168.50.2 lladdr 02:00:00:00:00:02 dev {UPLINK} nud permanent

@@ -5,15 +5,21 @@
 //! can be sent between them: their host ends are ports of no bridge.
 
 use std::fmt::Write as _;
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::json;
 
 use super::bed::{Bed, PODS_B, UPLINK, path, script};
+use super::eventually;
 
 /// The first of their addresses within the host's pods.
 const FIRST: usize = 20;
 /// So many are in the host's prefix, and as many in each further one.
 const PREFIX_PODS: usize = 200;
+
+/// Within this time all their links are up.
+const SETTLED_MAX: Duration = Duration::from_secs(30);
 
 /// The pods.
 #[derive(Debug)]
@@ -56,6 +62,14 @@ impl Crowd {
         if let Err(error) = script(&format!("{}{links}{insides}", batch("", &spaces))) {
             panic!("pods: {error}");
         }
+        // The kernel brings links up later, and then gives them their link-local addresses.
+        let settled = || {
+            let words = ["-n", &bed.host_a, "-o", "-6", "addr", "show", "scope", "link", "-tentative"];
+            let output = Command::new("ip").args(words).output().expect("ip");
+            let text = String::from_utf8(output.stdout).expect("text");
+            text.lines().filter(|line| line.contains(": crowd")).count() == count
+        };
+        eventually("all pods' links are up", SETTLED_MAX, || settled().then_some(()));
         crowd
     }
 
