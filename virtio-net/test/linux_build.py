@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The Linux guest: Debian's kernel for i386, and an initramfs with its modules of virtio-net and the program linux_guest.c.
 
-The package is fetched once by apt, from the sources that this machine has, into a directory of its own: apt's state and the installed
-packages of this machine stay as they are. What is needed of it is kept in KTSN_VIRTIO_NET_CACHE (~/.cache/ktsn/virtio-net).
+The package is fetched once by scripts/fetch-packages.sh: apt's state and the installed packages of this machine stay as they are. What is needed
+of it is kept in KTSN_VIRTIO_NET_CACHE (~/.cache/ktsn/virtio-net).
 """
 
-import os
 import pathlib
 import shutil
 import stat
@@ -19,14 +18,8 @@ import rtos_build
 PACKAGE = "linux-image-686-pae"
 # In the order in which they are loaded.
 MODULES = ("virtio", "virtio_ring", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "failover", "net_failover", "virtio_net")
-APT = """APT::Architecture "i386";
-APT::Architectures {{ "i386"; }};
-APT::Sandbox::User "root";
-Acquire::Languages "none";
-Dir::State "{0}/state";
-Dir::State::status "{0}/status";
-Dir::Cache "{0}/cache";
-"""
+# The tree's way to fetch packages: a state of its own, nothing is installed.
+FETCH = build.HERE.parents[1] / "scripts" / "fetch-packages.sh"
 COMPILER = ["gcc", "-m32", "-march=i686", "-ffreestanding", "-fno-pic", "-no-pie", "-fno-stack-protector", "-O2", "-nostdlib", "-static",
             "-Wl,--build-id=none", "-Wl,-z,noexecstack"]
 
@@ -39,38 +32,14 @@ class Missing(RuntimeError):
         self.what, self.remedy = what, remedy
 
 
-def apt(directory, *command):
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, env={**os.environ, "APT_CONFIG": f"{directory}/apt.conf"})
-    return done.stdout if done.returncode == 0 else None, done.stderr
-
-
-def find_dependency(listing):
-    """The kernel's package itself, from what `apt-cache depends` prints of the package that follows the newest kernel."""
-    for line in (listing or "").splitlines():
-        kind, _, name = line.strip().partition(": ")
-        if kind == "Depends" and name.startswith("linux-image-"):
-            return name
-    return None
-
-
 def fetch(directory):
     """Fetches the kernel's package into `directory`. apt checks the signatures."""
-    for name in ("state/lists/partial", "cache/archives/partial"):
-        (directory / name).mkdir(parents=True)
-    (directory / "status").touch()
-    (directory / "apt.conf").write_text(APT.format(directory))
-    remedy = f"put the file {PACKAGE.replace('-686', '-*-686')}_*_i386.deb of Debian 12 into {rtos_build.cache()}"
-    if shutil.which("apt-get") is None:
-        raise Missing("apt-get is not here, which fetches the Linux guest's kernel", remedy)
-    # An index of another source may fail; the kernel's is what counts.
-    _, said = apt(directory, "apt-get", "update")
-    name = find_dependency(apt(directory, "apt-cache", "depends", PACKAGE)[0])
-    if name is None:
-        raise Missing(f"apt knows no package {PACKAGE} for i386 ({said.strip()[-300:]})", remedy)
-    done, said = apt(directory, "apt-get", "download", name)
-    packages = list(directory.glob("*.deb"))
-    if done is None or len(packages) != 1:
-        raise Missing(f"{name} cannot be fetched ({said.strip()[-300:]})", remedy)
+    fetched = directory / "fetched"
+    done = subprocess.run(["sh", FETCH, fetched, "i386", PACKAGE], capture_output=True, text=True)
+    packages = list(fetched.glob("*.deb"))
+    if done.returncode != 0 or len(packages) != 1:
+        remedy = f"put the file {PACKAGE.replace('-686', '-*-686')}_*_i386.deb of Debian 12 into {rtos_build.cache()}"
+        raise Missing(f"{PACKAGE} cannot be fetched ({done.stderr.strip()[-300:]})", remedy)
     return packages[0]
 
 
