@@ -19,6 +19,11 @@ mod control_messages;
 #[cfg(feature = "api")]
 mod daemon;
 mod expect;
+mod guest;
+// The lab around it runs QEMU.
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../lab/src/vm/protocol.rs"]
+mod guest_protocol;
 mod link;
 mod messages;
 pub mod mutate;
@@ -39,6 +44,7 @@ pub use api::api;
 #[cfg(feature = "api")]
 pub use daemon::{clock, config, netlink, rules, state};
 pub use expect::expect;
+pub use guest::guest;
 pub use link::link;
 pub use messages::messages;
 #[cfg(feature = "api")]

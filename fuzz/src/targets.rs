@@ -11,6 +11,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("ring", crate::ring),
     ("link", crate::link),
     ("expect", crate::expect),
+    ("guest", crate::guest),
     ("resolve", crate::resolve),
     #[cfg(feature = "api")]
     ("api", crate::api),

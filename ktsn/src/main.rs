@@ -40,6 +40,7 @@ enum Command {
     Top(cmd::top::TopArgs),
     Schedule(cmd::schedule::ScheduleArgs),
     Doctor(cmd::doctor::DoctorArgs),
+    Vm(cmd::vm::VmArgs),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Command::Top(args) => cmd::top::run(&args),
         Command::Schedule(args) => cmd::schedule::run(&args),
         Command::Doctor(args) => cmd::doctor::run(&args),
+        Command::Vm(args) => cmd::vm::run(&args),
     }
 }
 

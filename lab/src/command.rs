@@ -5,8 +5,17 @@
 //! Nothing here outlives its call.
 
 use crate::error::LabError;
+use crate::process::end_of;
 use crate::sys;
+use ktsn_measure::clock::stop_requested;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How often a wait checks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Splits `line` at spaces and runs it; in the named namespace when one is given.
 ///
@@ -46,6 +55,47 @@ pub(crate) fn output_of(mut command: Command, shown: impl Fn() -> String) -> Res
     Err(LabError::Command { command: shown(), status: output.status.to_string(), stderr })
 }
 
+/// Runs a command that may take long to its end; what it writes to standard output is lost unless the caller has set it. When the caller is
+/// asked to stop, the command and its children are.
+///
+/// # Errors
+/// The command cannot be started or fails; [`LabError::Stopped`].
+pub(crate) fn carry_out(mut command: Command, shown: impl Fn() -> String) -> Result<(), LabError> {
+    sys::inherit(&mut command, &[]);
+    command.stdin(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    let mut child =
+        command.spawn().map_err(|source| LabError::Start { command: shown(), remedy: "", source })?;
+    let mut pipe = child.stderr.take();
+    let said = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        // What cannot be read cannot be shown.
+        let _ = pipe.as_mut().map(|pipe| pipe.read_to_end(&mut said));
+        String::from_utf8_lossy(&said).trim().to_owned()
+    });
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(LabError::system("waitpid"))? {
+            break status;
+        }
+        if let Some(group) = group.filter(|_| stop_requested()) {
+            // Where it has just ended there is nothing to stop.
+            let _ = kill_process_group(group, Signal::TERM);
+            child.wait().map_err(LabError::system("waitpid"))?;
+            return Err(LabError::Stopped);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    };
+    let stderr = said.join().unwrap_or_default();
+    if status.success() {
+        return Ok(());
+    }
+    Err(LabError::Command {
+        command: shown(),
+        status: status.to_string(),
+        stderr: end_of(&stderr).to_owned(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +104,11 @@ mod tests {
     fn errors_show_the_command_and_what_it_said() {
         let error = run(None, "ls /nowhere-at-all").unwrap_err().to_string();
         assert!(error.contains("`ls /nowhere-at-all`") && error.contains("No such file"), "{error}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo ignored; echo the reason >&2; exit 3"]).stdout(Stdio::null());
+        let error = carry_out(shell, || "a script".to_owned()).unwrap_err().to_string();
+        assert!(error.contains("`a script` failed") && error.contains("the reason"), "{error}");
+        carry_out(Command::new("true"), String::new).unwrap();
         let error = run(None, "no-such-program-here").unwrap_err().to_string();
         assert!(error.contains("make setup"), "{error}");
         let error = run(Some("no-such-namespace"), "true").unwrap_err().to_string();

@@ -26,6 +26,7 @@ pub mod rtos;
 pub mod sched;
 pub mod testbed;
 pub mod tools;
+pub mod vm;
 mod worker_example;
 
 #[allow(unsafe_code)]

@@ -300,7 +300,7 @@ fn private(program: Program, place: &Path) -> Program {
 fn run(place: &Path, program: &str, arguments: &[&OsStr]) -> Result<String, LabError> {
     let mut command = Command::new(program);
     command.args(arguments).envs(PLACES.map(|key| (key, place))).stdin(Stdio::null());
-    sys::inherit(&mut command, None);
+    sys::inherit(&mut command, &[]);
     let shown = || format!("{program} {}", arguments.join(OsStr::new(" ")).to_string_lossy());
     output_of(command, shown)
 }

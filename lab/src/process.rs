@@ -125,7 +125,7 @@ impl Program {
             }
             _ => {}
         }
-        sys::inherit(&mut command, inherited);
+        sys::inherit(&mut command, inherited.as_slice());
         if let Some(namespace) = &self.namespace {
             sys::enter_namespace(&mut command, namespace)?;
         }

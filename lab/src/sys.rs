@@ -6,7 +6,7 @@
 use crate::error::LabError;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, test_kill_process};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -45,10 +45,17 @@ pub(crate) fn within<T: Send>(
     })
 }
 
-/// Lets `command` inherit `fd` under the same number, and be killed when its parent thread ends.
-pub(crate) fn inherit(command: &mut Command, fd: Option<RawFd>) {
-    let parent = getpid();
-    // SAFETY: the closure runs in the child between fork and exec and makes plain system calls only; `fd` is a number
+/// Makes `command` start in a new network namespace, which ends with its processes.
+pub(crate) fn leave_network(command: &mut Command) {
+    // SAFETY: the closure runs in the child between fork and exec and makes one system call; the child has one thread and shares no
+    // table of descriptors.
+    unsafe { command.pre_exec(|| Ok(unshare_unsafe(UnshareFlags::NEWNET)?)) };
+}
+
+/// Lets `command` inherit the descriptors under the same numbers, and be killed when its parent thread ends.
+pub(crate) fn inherit(command: &mut Command, fds: &[RawFd]) {
+    let (parent, fds) = (getpid(), fds.to_vec());
+    // SAFETY: the closure runs in the child between fork and exec and makes plain system calls only; `fds` are numbers
     // that the caller keeps open until after the spawn.
     unsafe {
         command.pre_exec(move || {
@@ -56,7 +63,7 @@ pub(crate) fn inherit(command: &mut Command, fd: Option<RawFd>) {
             if getppid() != Some(parent) {
                 return Err(Errno::SRCH.into());
             }
-            fd.map_or(Ok(()), |fd| Ok(fcntl_setfd(BorrowedFd::borrow_raw(fd), FdFlags::empty())?))
+            fds.iter().try_for_each(|&fd| Ok(fcntl_setfd(BorrowedFd::borrow_raw(fd), FdFlags::empty())?))
         });
     }
 }

@@ -56,3 +56,4 @@ mod overlay_segment;
 mod supervision;
 mod txtime_rules;
 mod virtual_switch;
+mod vm;

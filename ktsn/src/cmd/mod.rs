@@ -15,6 +15,7 @@ pub(crate) mod talk;
 pub(crate) mod tap;
 pub(crate) mod top;
 mod unserved;
+pub(crate) mod vm;
 mod with_daemon;
 
 /// A subcommand's arguments as `line` gives them; else what the user would read.

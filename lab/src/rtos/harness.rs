@@ -96,7 +96,7 @@ fn command(plan: &Plan, round: u32) -> Command {
         format!("--usual-posted={}", plan.usual_posted),
     ]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    sys::inherit(&mut command, None);
+    sys::inherit(&mut command, &[]);
     command
 }
 

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The machine of a guest, as QEMU's arguments.
+//!
+//! In: what the user asks for. Out: arguments, or what cannot be had. Pure.
+
+use crate::error::LabError;
+use std::fmt;
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::str::FromStr;
+
+/// QEMU's program, of Debian's package qemu-system-x86.
+pub(super) const QEMU: &str = "qemu-system-x86_64";
+/// The name of the guest's port to its host.
+pub(super) const PORT: &str = "ktsn.run";
+/// Under this tag the guest finds the host's file tree.
+pub(super) const HOST_TAG: &str = "host";
+/// The device of [`Datapath::Tap`], in a network namespace of its own.
+pub(super) const TAP: &str = "ktsn0";
+const CPUS_MAX: u32 = 16;
+const QUEUES_MAX: u32 = 16;
+/// Below this the file tree of the image does not fit.
+const MEMORY_MIB_MIN: u32 = 256;
+const MEMORY_MIB_MAX: u32 = 65_536;
+/// What the kernel takes for itself.
+const KERNEL_MIB: u64 = 128;
+
+/// How the guest's instructions run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// By the processor.
+    Kvm,
+    /// By QEMU, many times slower: no timing of such a guest says anything about a real one.
+    Tcg,
+}
+
+impl fmt::Display for Accelerator {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        })
+    }
+}
+
+/// Where the guest's network device leads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Datapath {
+    /// There is no device.
+    #[default]
+    None,
+    /// To QEMU's own network, which reaches what the caller reaches; one queue.
+    User,
+    /// To a tap device in a network namespace of its own, which leads nowhere; several queues; root.
+    Tap,
+}
+
+impl FromStr for Datapath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self::None),
+            "user" => Ok(Self::User),
+            "tap" => Ok(Self::Tap),
+            _ => Err("expected none, user or tap".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Datapath {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::None => "none",
+            Self::User => "user",
+            Self::Tap => "tap",
+        })
+    }
+}
+
+/// A guest's machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// Where the network device leads.
+    pub datapath: Datapath,
+    /// Queue pairs of the network device.
+    pub queues: u32,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self { cpus: 1, memory_mib: 1024, datapath: Datapath::None, queues: 1 }
+    }
+}
+
+/// What QEMU inherits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Descriptors {
+    /// The files of the guest, as an archive.
+    pub(super) files: RawFd,
+    /// The other end of the guest's port.
+    pub(super) port: RawFd,
+}
+
+impl Machine {
+    /// # Errors
+    /// [`LabError::Usage`] names what cannot be had.
+    pub fn check(&self) -> Result<(), LabError> {
+        let within = |name: &str, value: u32, least: u32, most: u32| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(LabError::Usage(format!("--{name} {value}: expected {least} to {most}")))
+        };
+        within("cpus", self.cpus, 1, CPUS_MAX)?;
+        within("memory", self.memory_mib, MEMORY_MIB_MIN, MEMORY_MIB_MAX)?;
+        within("queues", self.queues, 1, QUEUES_MAX)?;
+        if self.queues > 1 && self.datapath != Datapath::Tap {
+            let device = match self.datapath {
+                Datapath::None => "there is no device without --datapath",
+                _ => "the device of --datapath user has one queue",
+            };
+            return Err(LabError::Usage(format!("--queues {}: {device}; use --datapath tap", self.queues)));
+        }
+        Ok(())
+    }
+
+    /// Linux unpacks its first files into at most half of the memory that their archive leaves. Beyond that it drops files, and boots.
+    ///
+    /// # Errors
+    /// [`LabError::Usage`]: the files do not fit.
+    pub(super) fn check_files(&self, octets: u64) -> Result<(), LabError> {
+        let files_mib = octets.div_ceil(1 << 20);
+        let least = 3 * files_mib + KERNEL_MIB;
+        if u64::from(self.memory_mib) >= least {
+            return Ok(());
+        }
+        Err(LabError::Usage(format!(
+            "--memory {}: the guest's files take {files_mib} MiB; expected {least} or more",
+            self.memory_mib
+        )))
+    }
+
+    /// QEMU's arguments. `host_tree`: the guest may read the host's files.
+    pub(super) fn arguments(
+        &self,
+        accelerator: Accelerator,
+        kernel: &Path,
+        descriptors: Descriptors,
+        host_tree: bool,
+    ) -> Vec<String> {
+        let accelerator = match accelerator {
+            Accelerator::Kvm => "kvm",
+            Accelerator::Tcg => "tcg,thread=multi",
+        };
+        // tsc=reliable: under TCG the kernel would take the hpet instead, whose every reading leaves the guest.
+        let boot =
+            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable rdinit=/usr/bin/ktsn -- vm guest";
+        let mut arguments: Vec<String> = [
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-M",
+            "q35",
+            "-cpu",
+            "max",
+            "-serial",
+            "stdio",
+            "-device",
+            "virtio-serial-pci",
+            "-device",
+            "virtio-rng-pci",
+        ]
+        .map(str::to_owned)
+        .into();
+        let mut add = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+        add("-accel", accelerator.to_owned());
+        add("-smp", self.cpus.to_string());
+        add("-m", self.memory_mib.to_string());
+        // A comma would begin the next part of a value; `-kernel` has none.
+        add("-kernel", kernel.display().to_string());
+        add("-initrd", format!("/proc/self/fd/{}", descriptors.files));
+        add("-append", boot.to_owned());
+        add("-chardev", format!("socket,id=run,fd={}", descriptors.port));
+        add("-device", format!("virtserialport,chardev=run,name={PORT}"));
+        if host_tree {
+            add(
+                "-virtfs",
+                format!("local,path=/,mount_tag={HOST_TAG},security_model=none,readonly=on,multidevs=remap"),
+            );
+        }
+        let (queues, vectors) = (self.queues, 2 * self.queues + 2);
+        match self.datapath {
+            Datapath::None => {}
+            Datapath::User => {
+                add("-netdev", "user,id=net".to_owned());
+                add("-device", "virtio-net-pci,netdev=net,romfile=".to_owned());
+            }
+            Datapath::Tap => {
+                add(
+                    "-netdev",
+                    format!("tap,id=net,ifname={TAP},script=no,downscript=no,vhost=off,queues={queues}"),
+                );
+                let many = if queues > 1 { format!(",mq=on,vectors={vectors}") } else { String::new() };
+                add("-device", format!("virtio-net-pci,netdev=net,romfile={many}"));
+            }
+        }
+        arguments
+    }
+}
