@@ -182,6 +182,14 @@ impl Port for VhostUser {
         }
     }
 
+    /// Takes back what the backend has sent, in the queue of frames without a tag. A send does that first; here it is done before the
+    /// time of a frame.
+    fn warm_up(&mut self) {
+        if let Some(link) = self.keeper.link(&mut self.stages.counters.lost_count) {
+            link.warm_up(0);
+        }
+    }
+
     /// Looks for a new backend, and counts what an ended one has not taken. No buffer is ever in flight.
     fn reap(&mut self) -> usize {
         self.keeper.link(&mut self.stages.counters.lost_count);

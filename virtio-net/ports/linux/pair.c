@@ -167,6 +167,19 @@ int pair_send(struct pair *pair, const uint8_t *frame, size_t octets) {
     return result;
 }
 
+void pair_warm_up(struct pair *pair) {
+    // A run of a broken device would reset it; here its connection ends instead.
+    if (pair_is_broken(pair)) {
+        return;
+    }
+    vnet_poll(&pair->device, 1);
+    struct vnet_buffer *buffer = vnet_take(&pair->device);
+    if (buffer != NULL) {
+        __builtin_prefetch(vnet_frame(buffer), 1);
+        vnet_free(&pair->device, buffer);
+    }
+}
+
 unsigned pair_receive(struct pair *pair, uint8_t *to, size_t stride, uint16_t *lengths, unsigned most) {
     // A run of a broken device would reset it; here its connection ends instead.
     if (pair_is_broken(pair) || most == 0) {

@@ -109,6 +109,14 @@ impl Link {
         }
     }
 
+    /// Takes back what the backend has sent by `queue`, so that the next [`Link::send`] there finds that done, and its code and data
+    /// in the caches. Drops what has arrived. Does not block. A queue that does not exist is left alone.
+    pub fn warm_up(&mut self, queue: u16) {
+        if let Some(pair) = self.pairs.get_mut(usize::from(queue)) {
+            pair.warm_up();
+        }
+    }
+
     /// Passes frames that have arrived in `queue` to `each`, at most [`crate::BATCH`]. Returns how many. Does not block.
     ///
     /// # Errors

@@ -58,6 +58,7 @@ unsafe extern "C" {
     fn pair_ring(pair: *const RawPair, queue: u32, ring: *mut Ring);
     fn pair_go_live(pair: *mut RawPair);
     fn pair_send(pair: *mut RawPair, frame: *const u8, octets: usize) -> i32;
+    fn pair_warm_up(pair: *mut RawPair);
     fn pair_receive(pair: *mut RawPair, to: *mut u8, stride: usize, lengths: *mut u16, most: u32) -> u32;
     fn pair_is_broken(pair: *const RawPair) -> bool;
     fn pair_fault(pair: *mut RawPair) -> u32;
@@ -229,6 +230,12 @@ impl Pair {
     pub(crate) fn send(&mut self, frame: &[u8]) -> i32 {
         // SAFETY: `&mut self`; the frame is a live slice of that length, which is copied.
         unsafe { pair_send(self.raw(), frame.as_ptr(), frame.len()) }
+    }
+
+    /// Takes back what the backend has sent. What arrived is dropped.
+    pub(crate) fn warm_up(&mut self) {
+        // SAFETY: `&mut self`: no other call is under way.
+        unsafe { pair_warm_up(self.raw()) }
     }
 
     /// Passes up to `most` received frames to `each`, in copies.

@@ -98,6 +98,30 @@ fn a_full_ring_refuses_and_what_the_backend_did_not_take_is_counted() {
 }
 
 #[test]
+fn warming_up_takes_back_what_was_sent_and_sends_nothing() {
+    let (mut link, mut backend) = linked(&options());
+    link.send(0, &frame(1, 60)).expect("there is room");
+    link.send(0, &frame(2, 60)).expect("there is room");
+    let ids = [(); 2].map(|()| u32::from(backend.take(1).expect("a frame").0));
+    backend.give(1, ids[0], 0);
+    (0..1000).for_each(|_| link.warm_up(0));
+    assert!(backend.take(1).is_none(), "nothing was sent");
+    // A queue that does not exist, and a frame that has arrived.
+    link.warm_up(7);
+    link.send(0, &frame(3, 60)).expect("there is room");
+    assert!(backend.echo(0));
+    link.warm_up(0);
+    assert_eq!(received(&mut link, 0), Vec::<Vec<u8>>::new(), "what arrived is dropped");
+    assert_eq!(link.fault(), None);
+    // It reads what the backend gives back: this frame is back already.
+    backend.give(1, ids[0], 0);
+    link.warm_up(0);
+    assert_eq!(link.fault(), Some(Fault::Id));
+    link.warm_up(0);
+    assert_eq!(link.send(0, &frame(4, 60)), Err(SendError::Broken(Fault::Id)));
+}
+
+#[test]
 fn each_rule_of_the_rings_that_is_broken_has_its_name_and_ends_the_link() {
     // The used index goes beyond what is under way.
     let (mut link, mut backend) = linked(&options());
