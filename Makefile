@@ -65,9 +65,10 @@ bench-sched: build ## what a gate decision costs, and the property suite, into o
 	$(CARGO) build --release --locked -p ktsn-lab --example sched_cost
 	$(BIN)/ktsn bench sched --json out/bench/sched.json
 
-bench-overlay: build ## all ways from pod to pod, idle and loaded, 200 attachments, 1,000 peers; writes out/bench/overlay.{json,html} (root)
+bench-overlay: build ## all ways from pod to pod, idle and loaded, OVS-DPDK, 200 attachments, 1,000 peers; writes out/bench/overlay.{json,html} (root)
 	@mkdir -p out/bench
 	$(CARGO) build --release --locked -p ktsnd --example worker_throughput
+	$(CARGO) build --release --locked --features ktsn-port/dpdk --example virtio_user_talker
 	$(BIN)/ktsn bench overlay --json out/bench/overlay.json --report out/bench/overlay.html
 
 bench-receive: build ## listeners and control loops, with and without expected-arrival receive; writes out/bench/{receive,loop}.{json,html} (root)

@@ -7,7 +7,10 @@
 mod configuration;
 mod receive;
 
-pub use configuration::{OVERRUN_LIMIT, attachment_of, configuration, configuration_of, without_attachment};
+pub use configuration::{
+    OVERRUN_LIMIT, attachment_of, configuration, configuration_into_switch, configuration_of,
+    without_attachment,
+};
 
 pub use receive::ReceiveCounters;
 

@@ -26,7 +26,7 @@ pub(crate) struct Observations {
     listen: listener::Summary,
     listened: Vec<ArrivalRecord>,
     tap: tap::Summary,
-    tapped: Vec<ArrivalRecord>,
+    pub(crate) tapped: Vec<ArrivalRecord>,
 }
 
 /// The run that the observations are of.
@@ -34,6 +34,8 @@ pub(crate) struct RunLabel<'a> {
     pub(crate) path: &'a str,
     /// Whether ktsnd sends the frames: then the hand-over to the port is the daemon's, not the talker's call.
     pub(crate) is_served: bool,
+    /// What takes the frames from the sender.
+    pub(crate) egress: &'a str,
     pub(crate) is_overlay: bool,
     pub(crate) ingress: &'a str,
     pub(crate) payload: usize,
@@ -126,7 +128,7 @@ impl Observations {
         let series = Series {
             load,
             class: Some(PRIORITY),
-            egress: Some(if label.is_served { "uplink" } else { "kernel" }.to_owned()),
+            egress: Some(label.egress.to_owned()),
             overlay: label.is_overlay.then(|| "vxlan-routed".to_owned()),
             ingress: Some(label.ingress.to_owned()),
             talker_cpu_ratio: Some(self.talk.cpu_ratio),

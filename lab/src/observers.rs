@@ -53,7 +53,8 @@ impl<'a> Observers<'a> {
         self.with_files(Program::new(name, Path::new("python3")).args([script]), name, frames)
     }
 
-    fn with_files(&self, program: Program, name: &str, frames: u64) -> Program {
+    /// `program` with the arguments of files and count.
+    pub(crate) fn with_files(&self, program: Program, name: &str, frames: u64) -> Program {
         let (records, json) = (self.file(name, "csv"), self.file(name, "json"));
         program
             .args(["--records".as_ref(), records.as_os_str(), "--json".as_ref(), json.as_os_str()])

@@ -30,15 +30,39 @@ const STEP: Duration = Duration::from_millis(20);
 pub struct Options {
     /// The CPU of its polling thread.
     pub cpu: usize,
-    /// How long that thread may sleep when it found nothing, in microseconds (`pmd-maxsleep`); 0: it spins.
-    pub sleep_us_max: u32,
+    /// The CPU of all its other threads.
+    pub main_cpu: usize,
+    /// What that thread does when it found nothing.
+    pub polling: Polling,
     /// Huge pages of the switch in MiB (`dpdk-socket-mem`, `dpdk-socket-limit`): one port and its buffers take some 200.
     pub memory_mib: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cpu: 0, sleep_us_max: 50, memory_mib: 512 }
+        Self { cpu: 0, main_cpu: 0, polling: Polling::default(), memory_mib: 512 }
+    }
+}
+
+/// What the polling thread does when it found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polling {
+    /// It sleeps for so many microseconds at most (`pmd-maxsleep`), as an ordinary thread.
+    Sleeps {
+        /// Microseconds.
+        us_max: u32,
+    },
+    /// It never sleeps, as an ordinary thread with this nice value: it needs its CPU for itself. Under SCHED_FIFO the kernel would
+    /// stop it for up to 50 ms in each second.
+    Spins {
+        /// The nice value.
+        nice: i8,
+    },
+}
+
+impl Default for Polling {
+    fn default() -> Self {
+        Self::Sleeps { us_max: 50 }
     }
 }
 
@@ -107,6 +131,7 @@ pub struct Ovs {
     _pages: Pages,
     namespace: String,
     directory: tempfile::TempDir,
+    polling: Polling,
 }
 
 /// What Debian packages the switch needs and this machine lacks; `None`: nothing.
@@ -142,6 +167,7 @@ impl Ovs {
             _pages: pages,
             namespace: namespace.to_owned(),
             directory,
+            polling: options.polling,
         };
         ovs.wait_for(&socket, "the database")?;
         ovs.vsctl(&["--no-wait", "init"])?;
@@ -153,6 +179,10 @@ impl Ovs {
     fn configure(&self, options: &Options) -> Result<(), LabError> {
         // It keeps off PCI: else DPDK would look at the machine's own network card.
         let prefix = self.directory.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let sleep_us_max = match options.polling {
+            Polling::Sleeps { us_max } => us_max,
+            Polling::Spins { .. } => 0,
+        };
         for (key, value) in [
             ("dpdk-init", "true".to_owned()),
             ("dpdk-extra", format!("\"--no-pci --no-telemetry --file-prefix={prefix}\"")),
@@ -160,9 +190,9 @@ impl Ovs {
             ("dpdk-socket-mem", format!("\"{}\"", options.memory_mib)),
             // Without a limit the switch takes every page that it finds.
             ("dpdk-socket-limit", format!("\"{}\"", options.memory_mib)),
-            ("dpdk-lcore-mask", format!("\"{:#x}\"", 1_u64 << options.cpu)),
+            ("dpdk-lcore-mask", format!("\"{:#x}\"", 1_u64 << options.main_cpu)),
             ("pmd-cpu-mask", format!("\"{:#x}\"", 1_u64 << options.cpu)),
-            ("pmd-maxsleep", format!("\"{}\"", options.sleep_us_max)),
+            ("pmd-maxsleep", format!("\"{sleep_us_max}\"")),
         ] {
             self.vsctl(&["--no-wait", "set", "Open_vSwitch", ".", &format!("other_config:{key}={value}")])?;
         }
@@ -200,6 +230,29 @@ impl Ovs {
                 return Err(LabError::Impossible { what, remedy: "a machine with less load".to_owned() });
             }
             std::thread::sleep(STEP);
+        }
+        Ok(())
+    }
+
+    /// Stops all threads of the switch, until [`Self::go_on`]: they use no CPU. Connections stay.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn pause(&self) -> Result<(), LabError> {
+        self.switch.as_ref().map_or(Ok(()), Process::pause)
+    }
+
+    /// Lets the threads of a paused switch go on, the polling thread under the scheduling that was asked for.
+    ///
+    /// # Errors
+    /// The kernel refuses, or there is no polling thread.
+    pub fn go_on(&self) -> Result<(), LabError> {
+        let Some(switch) = &self.switch else { return Ok(()) };
+        switch.go_on()?;
+        if let Polling::Spins { nice } = self.polling {
+            let (nice, thread) = (nice.to_string(), polling_thread(switch.pid())?);
+            let arguments = ["-n".as_ref(), nice.as_ref(), "-p".as_ref(), thread.as_ref()];
+            run(self.directory.path(), "renice", &arguments)?;
         }
         Ok(())
     }
@@ -257,6 +310,18 @@ impl Ovs {
         self.appctl(&["fdb/add", bridge, port, "0", mac]).map(drop)
     }
 
+    /// Frames that a port has received since the switch was last started.
+    ///
+    /// # Errors
+    /// The switch's, or it has no such port.
+    pub fn received(&self, port: &str) -> Result<u64, LabError> {
+        let shown = self.appctl(&["dpctl/show", "-s"])?;
+        received_in(&shown, port).ok_or_else(|| LabError::Contents {
+            path: "dpctl/show".into(),
+            problem: format!("expected the packets of the port {port}, got:\n{shown}"),
+        })
+    }
+
     /// Runs `ovs-vsctl`. Returns what it printed.
     ///
     /// # Errors
@@ -290,6 +355,29 @@ impl Ovs {
     }
 }
 
+/// The received packets of a port in what `dpctl/show -s` prints.
+fn received_in(shown: &str, port: &str) -> Option<u64> {
+    let name = format!(": {port} (");
+    let mut lines = shown.lines().skip_while(|line| !line.contains(&name)).skip(1);
+    let packets = lines.next()?.trim().strip_prefix("RX packets:")?;
+    packets.split_whitespace().next()?.parse().ok()
+}
+
+/// The number of the thread that polls the ports of a switch.
+fn polling_thread(pid: u32) -> Result<String, LabError> {
+    let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+    let threads = std::fs::read_dir(&tasks).map_err(LabError::file(&tasks))?.flatten();
+    let is_polling = |name: std::io::Result<String>| name.is_ok_and(|name| name.starts_with("pmd-"));
+    let mut polling =
+        threads.filter(|thread| is_polling(std::fs::read_to_string(thread.path().join("comm"))));
+    polling.next().map(|thread| thread.file_name().to_string_lossy().into_owned()).ok_or_else(|| {
+        LabError::Contents {
+            path: tasks.clone(),
+            problem: "expected a thread pmd-…: the switch has no port to poll".to_owned(),
+        }
+    })
+}
+
 const PLACES: [&str; 4] = ["OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR"];
 
 /// A program whose files lie in `place`; DPDK's runtime directory as well.
@@ -303,4 +391,17 @@ fn run(place: &Path, program: &str, arguments: &[&OsStr]) -> Result<String, LabE
     sys::inherit(&mut command, &[]);
     let shown = || format!("{program} {}", arguments.join(OsStr::new(" ")).to_string_lossy());
     output_of(command, shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_packets_of_a_port_are_found_by_its_name() {
+        let shown = "netdev@ovs-netdev:\n  lookups: hit:9 missed:1 lost:0\n  port 3: pod-a-2 (tap)\n    RX packets:9 errors:0\n  \
+                     port 4: pod-a (dpdkvhostuserclient: configured_rx_queues=1)\n    RX packets:1234 errors:0 dropped:0\n    TX packets:7\n";
+        assert_eq!(received_in(shown, "pod-a"), Some(1234));
+        assert_eq!((received_in(shown, "pod"), received_in("", "pod-a")), (None, None));
+    }
 }

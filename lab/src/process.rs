@@ -238,6 +238,30 @@ impl Process {
         }
     }
 
+    /// Stops all its threads until [`Self::go_on`].
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn pause(&self) -> Result<(), LabError> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets the threads go on.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn go_on(&self) -> Result<(), LabError> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Sends a signal to the process; it has not been waited for, so that its number is its own.
+    fn signal(&self, signal: Signal) -> Result<(), LabError> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        pid.map_or(Ok(()), |pid| {
+            kill_process(pid, signal).map_err(|error| LabError::system("kill")(error.into()))
+        })
+    }
+
     /// Kills it at once, without a chance to clean up.
     ///
     /// # Errors

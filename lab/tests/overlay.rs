@@ -98,3 +98,33 @@ fn a_node_without_the_short_way_in_is_told_and_nothing_stays() {
     assert_eq!(error.exit_status(), 3);
     assert_eq!(namespaces(), Vec::<PathBuf>::new());
 }
+
+#[test]
+fn frames_pass_a_virtual_switch_that_is_killed_and_starts_again() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(package) = ktsn_lab::ovs::missing() {
+        println!("SKIP ovs_dpdk_missing: Debian's {package} is not installed");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let paths = [Path::KtsnOvsDpdk];
+    let whole = plan(directory.path(), &paths);
+    // The switch is measured without a load, whatever loads there are.
+    assert_eq!(whole.paths.runs(), 1);
+    let outcome = overlay::run(&Plan { attachments: 0, ..whole }, &mut |_| ()).unwrap();
+    assert_eq!(namespaces(), Vec::<PathBuf>::new());
+    let document = &outcome.document;
+    let skipped = document.checks.iter().find(|check| check.name == "the path ktsn-ovs-dpdk");
+    if let Some(skipped) = skipped {
+        println!("SKIP huge_pages_missing: {}", skipped.reason.as_deref().unwrap_or_default());
+        return;
+    }
+    let all = document.all_rounds(paths[0].word(), PAYLOAD, Some(Load::Idle.word())).unwrap();
+    assert_eq!((all.frames_sent, all.frames_received), (Some(FRAMES), Some(FRAMES)), "{all:?}");
+    assert_eq!([all.lost, all.duplicates, all.reordered, all.early], [Some(0); 4], "{all:?}");
+    assert_eq!(all.egress.as_deref(), Some("vhost-user"));
+    let restart = document.checks.iter().find(|check| check.name.starts_with("OVS killed")).unwrap();
+    assert_eq!(restart.outcome, CheckOutcome::Passed, "{restart:?}");
+    assert!(document.micro.iter().any(|micro| micro.name == "switch.attached_again"));
+    assert_eq!(bars::violations(document), Vec::<String>::new());
+}

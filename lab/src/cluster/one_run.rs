@@ -126,6 +126,7 @@ impl Bench<'_> {
         let label = RunLabel {
             path: way.path.word(),
             is_served: way.path.is_served(),
+            egress: if way.path.is_served() { "uplink" } else { "kernel" },
             is_overlay: way.vxlan_port != 0,
             ingress: "kernel",
             payload,

@@ -17,6 +17,7 @@ pub mod load;
 mod one_run;
 mod path;
 mod plan;
+mod switch;
 
 pub use load::Load;
 pub use path::Path;
@@ -29,10 +30,11 @@ use crate::experiment::{Event, Outcome, Watch, repeat_void};
 pub use crate::observations::DEADLINE;
 pub(crate) use crate::observations::PRIORITY;
 use crate::testbed::Testbed;
-use ktsn_measure::results::Document;
+use ktsn_measure::results::{Check, Document};
 pub(crate) use one_run::Bench;
 use one_run::RunSpec;
 use std::path::Path as FilePath;
+use switch::Switched;
 
 /// Measures, and holds the results against the bars of `container`.
 ///
@@ -66,16 +68,19 @@ pub(crate) fn run_with(
 
 /// All rounds of all paths.
 fn measure_paths(plan: &Plan, directory: &FilePath, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
+    let mut document = Document::new(plan.experiment, plan.setup.command.clone());
+    describe(plan, &mut document);
+    let (mut switched, left_out) = start_switch(plan, directory, &mut document)?;
     let testbed = Testbed::new()?;
     if plan.paths.contains(&Path::KtsnShort) {
         far::check(&plan.setup.tools, &testbed, directory, "ktsn-short", &far::short(&testbed))?;
     }
-    let is_served = plan.paths.iter().any(|path| path.is_served());
+    let is_served = plan.paths.iter().any(|path| path.is_served() && !path.is_switched());
     let configuration = configure(plan, &configuration(&testbed));
     let daemon = is_served.then(|| Daemon::start(&plan.setup.tools, &testbed.a, directory, &configuration));
-    let bench = Bench { plan, testbed: &testbed, daemon: daemon.transpose()?, directory };
-    let mut document = Document::new(plan.experiment, plan.setup.command.clone());
-    describe(plan, &mut document);
+    let daemon = daemon.transpose()?;
+    let bench = Bench { plan, testbed: &testbed, daemon: daemon.as_ref(), directory, switch: None };
+    let through_switch = switched.as_ref().map(|switched| switched.bench(plan));
     let (mut results, mut sequence) = (Vec::new(), 0);
     for round in 1..=plan.rounds {
         for (&load, &payload) in
@@ -84,7 +89,8 @@ fn measure_paths(plan: &Plan, directory: &FilePath, watch: &mut Watch<'_>) -> Re
             // Before the load begins: the rule judges other people's.
             let refusals = plan.setup.wait_until_quiet(watch)?;
             let running = load.start(&testbed, directory, plan.setup.functional)?;
-            for &path in &plan.paths {
+            for path in plan.paths_beside(load).filter(|path| !left_out.contains(path)) {
+                let bench = through_switch.as_ref().filter(|_| path.is_switched()).unwrap_or(&bench);
                 let beside = if load == Load::Idle { String::new() } else { format!(", {load}") };
                 watch(Event::Step(&format!("round {round}, {payload} octets, {path}{beside}")));
                 let spec = RunSpec { path, payload, load: &running, round };
@@ -106,9 +112,44 @@ fn measure_paths(plan: &Plan, directory: &FilePath, watch: &mut Watch<'_>) -> Re
             &daemon.statistics()?.attachment.capture_lag.unwrap_or_default(),
         );
     }
+    if let (Some(switched), true) = (&mut switched, plan.paths.contains(&Path::KtsnOvsDpdk)) {
+        switch::restart::measure(switched, plan, &mut document, watch)?;
+    }
     cpu::account(&mut results);
     document.add_series(results.iter().map(|result| result.series.clone()));
     Ok(Outcome { document, runs: results.into_iter().map(|result| result.run).collect() })
+}
+
+/// Sets the testbed of the paths through the virtual switch up, if there are such paths. The second value has those that this
+/// machine cannot measure: the document says why.
+fn start_switch(
+    plan: &Plan,
+    directory: &FilePath,
+    document: &mut Document,
+) -> Result<(Option<Switched>, Vec<Path>), LabError> {
+    let mut left_out = Vec::new();
+    let mut skip = |path: Path, reason: String| {
+        document.checks.push(Check::skipped(format!("the path {path}"), reason));
+        left_out.push(path);
+    };
+    let mut possible = Vec::new();
+    for path in plan.paths.iter().copied().filter(|path| path.is_switched()) {
+        match switch::missing(path, &plan.setup.tools) {
+            Some(reason) => skip(path, reason),
+            None => possible.push(path),
+        }
+    }
+    if possible.is_empty() || !plan.loads.contains(&Load::Idle) {
+        return Ok((None, left_out));
+    }
+    match Switched::start(plan, directory) {
+        Ok(switched) => Ok((Some(switched), left_out)),
+        Err(LabError::Impossible { what, remedy }) => {
+            possible.into_iter().for_each(|path| skip(path, format!("{what}; remedy: {remedy}")));
+            Ok((None, left_out))
+        }
+        Err(other) => Err(other),
+    }
 }
 
 /// The daemon's configuration, with capture where a path needs it.
@@ -141,7 +182,8 @@ fn describe(plan: &Plan, document: &mut Document) {
             "none: a functional run, its times mean nothing"
         } else {
             "listener SCHED_FIFO 40 on CPU 0; talker SCHED_FIFO 50 on CPU 1 (flannel-other: ordinary, CPU 1); ktsn: worker \
-             SCHED_FIFO 50 and its talker SCHED_FIFO 40, both on CPU 1; tap ordinary, CPU 0"
+             SCHED_FIFO 50 and its talker SCHED_FIFO 40, both on CPU 1; tap ordinary; the switch's polling thread (only while its \
+             paths are measured) nice -20 on CPU 0, DPDK's sender SCHED_FIFO 50 on CPU 1, where it polls from 200 µs before each time on"
         },
     });
     document.set_parameters(&parameters);

@@ -8,6 +8,7 @@
 use super::load::Running;
 use super::path::Path;
 use super::plan::{LEAD, Plan};
+use super::switch::{SENDER_MAX, Switch, Talk};
 use super::{capture, far};
 use crate::daemon::{Daemon, cpu_share, cpu_time_of};
 use crate::error::LabError;
@@ -27,8 +28,10 @@ const PORT: u16 = 7000;
 pub(crate) struct Bench<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) testbed: &'a Testbed,
-    pub(crate) daemon: Option<Daemon>,
+    pub(crate) daemon: Option<&'a Daemon>,
     pub(crate) directory: &'a FilePath,
+    /// Host A's switch; only the paths through it have one.
+    pub(crate) switch: Option<&'a Switch>,
 }
 
 /// One run of the plan.
@@ -76,6 +79,11 @@ impl Bench<'_> {
         let (a, b) = (&self.testbed.a, &self.testbed.b);
         let (to, namespace) =
             if path.in_pods() { (b.pod_address, &a.pod_namespace) } else { (b.address, &a.namespace) };
+        if let (Path::DpdkVirtioUser, Some(switch)) = (path, self.switch) {
+            let talk = Talk { port: PORT, payload, first_sequence };
+            let program = switch.sender(&self.observers(), self.testbed, self.plan, talk);
+            return self.observers().placed(program, 1, path.fifo());
+        }
         let program = self.observer("talk").args([
             format!("{to}:{PORT}"),
             format!("--payload={payload}"),
@@ -87,7 +95,7 @@ impl Bench<'_> {
             "--clock=tai".to_owned(),
         ]);
         let program = self.observers().placed(program, 1, path.fifo());
-        match &self.daemon {
+        match self.daemon {
             Some(daemon) if path.is_preloaded() => {
                 daemon.serve(program, &self.plan.setup.tools, self.testbed)
             }
@@ -102,12 +110,13 @@ impl Bench<'_> {
         first_sequence: u64,
     ) -> Result<(RunResult, Option<String>), LabError> {
         let path = spec.path;
-        let daemon = self.daemon.as_ref().filter(|_| path.is_served());
+        let daemon = self.daemon.filter(|_| path.is_served());
         self.observers().forget(&["talk", "listen", "tap"])?;
         // Only now: what it takes in would be missing on every other path.
         let short = path == Path::KtsnShort;
         let far =
             short.then(|| far::start(&self.plan.setup.tools, self.testbed, self.directory)).transpose()?;
+        let _running = self.switch.map(Switch::go_on).transpose()?;
         let mut tap = self.tap().start(self.directory)?;
         let mut listener = self.listener(path).start(self.directory)?;
         tap.wait_ready(READY_MAX)?;
@@ -115,8 +124,13 @@ impl Bench<'_> {
         let counted = daemon.map(Daemon::statistics).transpose()?;
         let far_cpu = cpu_time_of(far.as_ref())?;
         let loaded = spec.load.octets(self.testbed)?;
-        let (machine, begun) = (CpuUse::now(), std::time::Instant::now());
+        let (mut machine, mut begun) = (CpuUse::now(), std::time::Instant::now());
         let mut talker = self.talker(path, spec.payload, first_sequence).start(self.directory)?;
+        if path == Path::DpdkVirtioUser {
+            // It makes its device first, and the switch finds it within seconds.
+            talker.wait_ready(SENDER_MAX)?;
+            (machine, begun) = (CpuUse::now(), std::time::Instant::now());
+        }
         let period = u64::try_from(self.plan.period.get()).unwrap_or(0);
         talker.wait(Duration::from_nanos(period * self.plan.frames) + TALK_EXTRA, MEASURED)?;
         let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
@@ -150,6 +164,7 @@ fn label<'a>(spec: &RunSpec<'a>) -> RunLabel<'a> {
     RunLabel {
         path: spec.path.word(),
         is_served: spec.path.is_served(),
+        egress: spec.path.egress(),
         is_overlay: spec.path.in_pods(),
         ingress: spec.path.ingress(),
         payload: spec.payload,

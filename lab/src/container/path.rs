@@ -20,6 +20,10 @@ ktsn_model::words! {
         KtsnCapture = "ktsn-capture",
         /// The path `ktsn`, and a ktsnd of the receiving node takes the frames straight into the pod.
         KtsnShort = "ktsn-short",
+        /// Pod to pod; SO_TXTIME, libktsn, ktsnd, vhost-user, OVS-DPDK with its VXLAN tunnel.
+        KtsnOvsDpdk = "ktsn-ovs-dpdk",
+        /// A program of DPDK's kind on virtio-user, through the same switch.
+        DpdkVirtioUser = "dpdk-virtio-user",
     }
 }
 
@@ -29,12 +33,14 @@ impl Path {
         [Self::Bare, Self::BareSpin, Self::Flannel, Self::FlannelSpin, Self::FlannelOther, Self::Ktsn];
 
     /// The paths of the experiment `overlay`, in the order of its tables.
-    pub const OVERLAY: [Self; 7] = [
+    pub const OVERLAY: [Self; 9] = [
         Self::Flannel,
         Self::FlannelSpin,
         Self::FlannelOther,
         Self::Ktsn,
         Self::KtsnShort,
+        Self::KtsnOvsDpdk,
+        Self::DpdkVirtioUser,
         Self::Bare,
         Self::BareSpin,
     ];
@@ -48,13 +54,29 @@ impl Path {
     /// Whether ktsnd sends its frames.
     #[must_use]
     pub const fn is_served(self) -> bool {
-        matches!(self, Self::Ktsn | Self::KtsnCapture | Self::KtsnShort)
+        matches!(self, Self::Ktsn | Self::KtsnCapture | Self::KtsnShort | Self::KtsnOvsDpdk)
+    }
+
+    /// Whether it leads through the virtual switch, on a testbed of its own.
+    #[must_use]
+    pub const fn is_switched(self) -> bool {
+        matches!(self, Self::KtsnOvsDpdk | Self::DpdkVirtioUser)
     }
 
     /// Whether libktsn is preloaded into its talker.
     #[must_use]
     pub const fn is_preloaded(self) -> bool {
-        matches!(self, Self::Ktsn | Self::KtsnShort)
+        matches!(self, Self::Ktsn | Self::KtsnShort | Self::KtsnOvsDpdk)
+    }
+
+    /// What takes its frames from the sender.
+    pub(crate) const fn egress(self) -> &'static str {
+        match self {
+            Self::Ktsn | Self::KtsnCapture | Self::KtsnShort => "uplink",
+            Self::KtsnOvsDpdk => "vhost-user",
+            Self::DpdkVirtioUser => "virtio-user",
+            _ => "kernel",
+        }
     }
 
     /// How the receiving node takes its frames.
@@ -67,7 +89,9 @@ impl Path {
         match self {
             Self::Bare | Self::Flannel | Self::FlannelOther => "sleep",
             Self::BareSpin | Self::FlannelSpin => "spin",
-            Self::Ktsn | Self::KtsnCapture | Self::KtsnShort => "txtime",
+            Self::Ktsn | Self::KtsnCapture | Self::KtsnShort | Self::KtsnOvsDpdk => "txtime",
+            // Not `ktsn talk`: it polls its clock.
+            Self::DpdkVirtioUser => "poll",
         }
     }
 
@@ -76,7 +100,7 @@ impl Path {
     pub(crate) const fn fifo(self) -> Option<u8> {
         match self {
             Self::FlannelOther => None,
-            Self::Ktsn | Self::KtsnCapture | Self::KtsnShort => Some(40),
+            Self::Ktsn | Self::KtsnCapture | Self::KtsnShort | Self::KtsnOvsDpdk => Some(40),
             _ => Some(50),
         }
     }

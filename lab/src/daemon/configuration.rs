@@ -24,6 +24,22 @@ pub fn configuration_of(a: &Host, b: &Host) -> String {
     format!("{}\n{}", without_attachment(), attachment_of(a, b, ATTACHMENT, &a.pod_namespace))
 }
 
+/// The configuration of a ktsnd on host A that serves pod A, whose frames go into a virtual switch behind `socket`. The uplink is
+/// the switch's; ktsnd has it beside, for its worker.
+#[must_use]
+pub fn configuration_into_switch(testbed: &Testbed, socket: &std::path::Path) -> String {
+    let Testbed { a, b } = testbed;
+    format!(
+        "{port}adapter = \"af_packet\"\n\n[[attachment]]\nname = \"{ATTACHMENT}\"\nnetns = \"{netns}\"\n\
+         interface = \"{POD_INTERFACE}\"\nuplink = \"{UPLINK}\"\nlate = \"send\"\noverrun_limit = \"{OVERRUN_LIMIT}\"\n\
+         destinations = [\"{destinations}\"]\negress = \"vhost-user\"\nvhost_socket = \"{socket}\"\nallow_policy_bypass = true\n",
+        port = without_attachment(),
+        netns = namespace_path(&a.pod_namespace),
+        destinations = b.pod_prefix,
+        socket = socket.display(),
+    )
+}
+
 /// The configuration of a ktsnd without attachments.
 #[must_use]
 pub fn without_attachment() -> String {

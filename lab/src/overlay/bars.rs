@@ -9,7 +9,7 @@ use crate::container::{self, Load, Path};
 use ktsn_measure::results::{Check, Document, Question, Round};
 
 /// Path, figure, the path it is divided by (none: the figure itself), the greatest value.
-const BARS: [(Path, &str, Option<Path>, f64); 7] = [
+const BARS: [(Path, &str, Option<Path>, f64); 8] = [
     (Path::Ktsn, "wire_offset_ns.p50", Some(Path::Flannel), 0.09),
     (Path::Ktsn, "wire_offset_ns.p50", Some(Path::BareSpin), 0.6),
     (Path::KtsnShort, "latency_ns.p50", Some(Path::Flannel), 0.60),
@@ -17,6 +17,7 @@ const BARS: [(Path, &str, Option<Path>, f64); 7] = [
     (Path::KtsnShort, "before_wake_up_ns.p50", Some(Path::Flannel), BEFORE_WAKE_UP_MAX),
     (Path::Ktsn, "ktsn_cpu_ratio", None, 0.10),
     (Path::KtsnShort, "ktsn_cpu_ratio", None, 0.10),
+    (Path::KtsnOvsDpdk, "wire_offset_ns.p50", Some(Path::DpdkVirtioUser), 1.0),
 ];
 
 /// Everything but the listener's wake-up, of Flannel's.
@@ -34,7 +35,7 @@ pub fn compare(document: &mut Document) {
     answer(document, Load::Idle, Path::KtsnShort, "latency_ns.p50", Some(Path::Ktsn), None);
     super::turns::compare(document);
     for load in Load::ALL {
-        for path in [Path::Ktsn, Path::KtsnShort] {
+        for path in [Path::Ktsn, Path::KtsnShort, Path::KtsnOvsDpdk] {
             for metric in COUNTS {
                 answer(document, load, path, metric, None, Some(0.0));
             }

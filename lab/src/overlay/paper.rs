@@ -13,7 +13,7 @@ const SOURCE: &str = "A. Garbugli, L. Rosa, A. Bujari, L. Foschini: KuberneTSN: 
                       Containerized Environments. IEEE ICC 2023, pp. 1494-1499, doi:10.1109/icc45041.2023.10279214";
 
 /// Our paths beside the paper's `tsn-cni`.
-const KTSN: [Path; 2] = [Path::Ktsn, Path::KtsnShort];
+const KTSN: [Path; 3] = [Path::Ktsn, Path::KtsnShort, Path::KtsnOvsDpdk];
 /// And beside its Flannel, which sleeps and sends.
 const FLANNEL: [Path; 1] = [Path::Flannel];
 

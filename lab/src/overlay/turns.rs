@@ -134,7 +134,13 @@ pub(super) fn measure(
     let tools = &plan.setup.tools;
     let near = Daemon::start(tools, &testbed.a, directory.path(), &configuration(&testbed))?;
     let far = far::start_with(tools, &testbed, directory.path(), &without_attachment())?;
-    let bench = Bench { plan: &plan, testbed: &testbed, daemon: Some(near), directory: directory.path() };
+    let bench = Bench {
+        plan: &plan,
+        testbed: &testbed,
+        daemon: Some(&near),
+        directory: directory.path(),
+        switch: None,
+    };
     let both = Turns { bench, far };
     let mut rounds = Vec::new();
     for number in 1..=plan.rounds {
@@ -279,6 +285,7 @@ impl Round {
         let label = RunLabel {
             path: way.map_or("all", Way::path),
             is_served: true,
+            egress: Path::Ktsn.egress(),
             is_overlay: true,
             ingress: way.map_or("both", Way::ingress),
             payload: bars::PAYLOAD_OCTETS,

@@ -14,9 +14,11 @@ pub(super) struct Look {
     pub(super) dash: DashType,
 }
 
-const KNOWN: [(&str, &str); 9] = [
+const KNOWN: [(&str, &str); 11] = [
     ("ktsn", "#0072b2"),
     ("ktsn-short", "#56b4e9"),
+    ("ktsn-ovs-dpdk", "#9467bd"),
+    ("dpdk-virtio-user", "#a0522d"),
     ("tsn-cni", "#0072b2"),
     ("flannel", "#d55e00"),
     ("flannel-spin", "#e69f00"),
@@ -25,7 +27,7 @@ const KNOWN: [(&str, &str); 9] = [
     ("host-network", "#009e73"),
     ("bare-spin", "#8a8a8a"),
 ];
-const OTHERS: [&str; 6] = ["#9467bd", "#b59f00", "#17a2a2", "#a0522d", "#6b7a8f", "#c2185b"];
+const OTHERS: [&str; 4] = ["#b59f00", "#17a2a2", "#6b7a8f", "#c2185b"];
 
 /// The paths of all documents of a report, each with its look.
 #[derive(Debug, Default)]

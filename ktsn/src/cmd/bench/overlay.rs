@@ -32,7 +32,8 @@ Exit status: 0 done; 1 a frame of KTSN was lost, early, duplicated or reordered,
 pub(super) struct OverlayArgs {
     #[command(flatten)]
     traffic: TrafficArgs,
-    /// Paths: flannel, flannel-spin, flannel-other, ktsn, ktsn-short, bare, bare-spin [default: all of them].
+    /// Paths: flannel, flannel-spin, flannel-other, ktsn, ktsn-short, ktsn-ovs-dpdk, dpdk-virtio-user, bare, bare-spin [default: all of
+    /// them].
     #[arg(long, value_delimiter = ',', value_name = "PATH,…")]
     path: Vec<Path>,
     /// Loads: idle, iperf3-udp.
@@ -81,8 +82,8 @@ mod tests {
     #[test]
     fn the_default_is_the_whole_experiment() {
         let whole = plan("").unwrap();
-        // 7 paths, 3 payloads, 2 loads, 3 rounds of 1 s.
-        assert_eq!((whole.paths.runs(), whole.paths.frames, whole.attachments), (126, 1_000, 200));
+        // 9 paths idle and 7 loaded, 3 payloads, 3 rounds of 1 s.
+        assert_eq!((whole.paths.runs(), whole.paths.frames, whole.attachments), (144, 1_000, 200));
         let part =
             plan("--seconds 1 --rounds 1 --payload 64 --path ktsn --load idle --attachments 0").unwrap();
         assert_eq!((part.paths.runs(), part.paths.frames, part.attachments), (1, 1_000, 0));
