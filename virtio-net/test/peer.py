@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A guest in QEMU, and the other end of its network.
 
-Frames travel as UDP datagrams on the loopback (QEMU's `dgram`), or through QEMU's own network stack (`user`). Nothing here judges how
-long something took: a guest that says nothing for QUIET_MAX seconds has failed.
+Frames travel as UDP datagrams on the loopback (QEMU's `dgram`), through QEMU's own network stack (`user`), or through a tap, either
+QEMU's or that of a switch behind vhost-user. Nothing here judges how long something took: a guest that says nothing for QUIET_MAX
+seconds has failed.
 """
 
 import contextlib
@@ -34,23 +35,44 @@ TRANSPORTS = {
 
 
 TAP, TAP_ADDRESS, GUEST_ADDRESS = "vnet0", "10.0.2.2/24", "10.0.2.15"
+# A switch passes frames on as they are: it can neither finish checksums nor cut long segments.
+PLAIN = ",csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off"
+
+
+def shared(machine):
+    """The machine with memory that a backend of vhost-user can map. QEMU before 8.1 leaves a guest's fences out where only one processor is
+    possible, although the backend is another program: a wake-up can be lost then. So a second processor is possible here."""
+    command = list(MACHINES[machine])
+    command[2] += ",memory-backend=m"
+    size = command[command.index("-m") + 1]
+    return [*command, "-smp", "1,maxcpus=2", "-object", f"memory-backend-memfd,id=m,size={size},share=on"]
+
+
+def vhost_device(transport):
+    """Properties of a device behind vhost-user. QEMU 7.2 without KVM crashes as soon as a driver turns on MSI-X there."""
+    return PLAIN + (",vectors=0" if transport.startswith("pci") else "")
 
 
 class Guest:
-    """One run of QEMU. `device` are properties of its network device, such as "packed=on". `greeting` is the guest's first frame, `boot` the seconds from the start of QEMU to it."""
+    """One run of QEMU. `device` are properties of its network device, such as "packed=on"; `vhost` is the socket of a vhost-user backend,
+    whose other end is the tap. `greeting` is the guest's first frame, `boot` the seconds from the start of QEMU to it."""
 
-    def __init__(self, machine, transport, program, options=(), user=False, forwards="", device="", tap_queues=0):
+    def __init__(self, machine, transport, program, options=(), user=False, forwards="", device="", tap_queues=0, vhost=None):
         self.machine, self.user = machine, user
-        if tap_queues:
+        qemu = MACHINES[machine]
+        if tap_queues or vhost:
             self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, int.from_bytes(TYPE, "big"))
             self.socket.bind((TAP, int.from_bytes(TYPE, "big")))
             self.at = None
             network = f"tap,id=n,ifname={TAP},script=no,downscript=no,queues={tap_queues}"
+            if vhost:
+                network, device = "vhost-user,id=n,chardev=c", vhost_device(transport) + device
+                qemu = [*shared(machine), "-chardev", f"socket,id=c,path={vhost}"]
         else:
             network = self.open_datagrams(user, forwards)
         self.socket.settimeout(QUIET_MAX)
         # QEMU ends with this program, however that ends.
-        command = ["setpriv", "--pdeathsig", "KILL", *MACHINES[machine], "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio", "-netdev", network,
+        command = ["setpriv", "--pdeathsig", "KILL", *qemu, "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio", "-netdev", network,
                    *TRANSPORTS[transport][:-1], TRANSPORTS[transport][-1] + device, *options, "-kernel", str(program)]
         begin = time.monotonic()
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -6,6 +6,7 @@ import statistics
 import peer
 import rtos_build
 import rtos_peer
+import testpmd
 
 ECHOES, WINDOW = 20_000, 8
 STREAM = 8 << 20
@@ -17,6 +18,7 @@ RTEMS = [("rtems-riscv64", "riscv", "rv64imac", ("mmio 1", "mmio 2")), ("rtems-i
 # Settings of a guest, and whether lwIP gets copies: it may hold no buffer of the driver.
 STREAMS = {"8 posted": ("", False), "1 posted, 16 KiB": ("rx_min=1,rx_max=1,held_max=0,tcp_octets=16384,tx_max=2", True),
            "255 posted, 128 KiB": ("rx_min=255,rx_max=255,tcp_octets=131072", False)}
+FOR_SWITCH = "rx_min=32,rx_max=64"  # testpmd drops what finds no buffer posted (run.py)
 MEMORY, SETTINGS, NO_DEVICE = 2, 5, 1
 
 
@@ -66,6 +68,16 @@ def check_tcp(run, machine, program, settings, is_copied):
         if (sent["held_peak"] == 0) != is_copied or (is_copied and not sent["rx_copied"]) or sent["restarts"] or sent["rx_posted_peak"] != guest.ready["rx_max"]:
             return f"unexpected figures: {sent}"
         return None
+
+
+def check_switch(run, machine, program):
+    """Behind vhost-user and DPDK's testpmd: echoes, round trips, and TCP streams with their content checked."""
+    found = testpmd.in_namespace("freertos", machine, place(machine), program, FOR_SWITCH, ECHOES)
+    run.figures[f"freertos switch {machine}"] = found
+    sink = found["sink"]
+    if found["echoes"] != [ECHOES, ECHOES // 10] or sink["octets"] != 100 * ECHOES or sink["wrong"] or not found["is_same"]:
+        return f"lost or changed: {found}"
+    return None if found["is_content"] and sink["restarts"] == 0 else f"the guest did not end well: {found}"
 
 
 def check_link(machine, program):
@@ -122,6 +134,7 @@ def tests(run):
         for name, (settings, is_copied) in STREAMS.items():
             run.check(f"freertos/tcp/{machine}/{name}", lambda machine=machine, settings=settings, is_copied=is_copied:
                       check_tcp(run, machine, program(machine), settings, is_copied))
+        run.check(f"freertos/switch/{machine}", lambda machine=machine: check_switch(run, machine, program(machine)))
     run.check("freertos/refusals", lambda: check_refusals(program("riscv64")))
     for machine in PLACES:
         run.check(f"build/rtems/{machine}", lambda machine=machine: rtos_build.rtems_objects(machine, run.out))

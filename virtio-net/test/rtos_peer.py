@@ -55,19 +55,19 @@ def ip(protocol, payload):
 
 
 class Guest(peer.Guest):
-    """`settings` as in settings.c. With `user` QEMU's own network stack is between; else frames come as datagrams. `more` are further
-    options of QEMU."""
+    """`settings` as in settings.c. With `user` QEMU's own network stack is between, with `vhost` a switch and a tap; else frames come as
+    datagrams. `more` are further options of QEMU."""
 
-    def __init__(self, machine, transport, program, settings="", user=False, more=()):
+    def __init__(self, machine, transport, program, settings="", user=False, more=(), device="", vhost=None):
         self.lines, self.rest, self.others = [], b"", []
         self.directory = tempfile.TemporaryDirectory()
         self.control = f"{self.directory.name}/qmp"
         options = ["-qmp", f"unix:{self.control},server=on,wait=off", *more]
         if settings:
             options += ["-append", settings]
-        self.ports = {name: free_port() for name in PORTS}
-        forwards = "".join(f",hostfwd=tcp:127.0.0.1:{self.ports[name]}-:{port}" for name, port in PORTS.items())
-        super().__init__(machine, transport, program, options, user, forwards)
+        self.ports = {name: (peer.GUEST_ADDRESS, port) if vhost else ("127.0.0.1", free_port()) for name, port in PORTS.items()}
+        forwards = "".join(f",hostfwd=tcp:127.0.0.1:{self.ports[name][1]}-:{port}" for name, port in PORTS.items())
+        super().__init__(machine, transport, program, options, user, forwards, device, vhost=vhost)
         try:
             self.ready = self.said("ready")
         except BaseException:
@@ -150,7 +150,7 @@ class Guest(peer.Guest):
         return checksum(packet[:20]) == 0 and checksum(icmp) == 0 and icmp[4:8] == head[4:] and icmp[8:] == data
 
     def connect(self, service):
-        connection = socket.create_connection(("127.0.0.1", self.ports[service]), timeout=peer.QUIET_MAX)
+        connection = socket.create_connection(self.ports[service], timeout=peer.QUIET_MAX)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 

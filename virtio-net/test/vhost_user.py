@@ -8,64 +8,27 @@ status 1 if the crate is below its bar: a million frames a second, or 0.8 of wha
 
 import argparse
 import json
-import os
 import pathlib
 import re
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
+sys.dont_write_bytecode = True
+from testpmd import START_MAX, Testpmd, is_installed  # noqa: E402
+
 FRAMES_PER_S = 1_000_000
 SHARE = 0.8
 WINDOW = 96  # frames under way, as in the example
 BURST = 32   # frames of one `tx_first`
 SECONDS = 4
-START_MAX = 30
-
-
-class Testpmd:
-    """A testpmd of one port that sends each frame back. Its forwarding thread has `cpu`."""
-
-    count = 0
-
-    def __init__(self, folder, device, cpu, start=True):
-        Testpmd.count += 1
-        self.prefix = f"ktsn-bench-{os.getpid()}-{Testpmd.count}"
-        self.log = folder / f"testpmd-{Testpmd.count}.log"
-        command = ["dpdk-testpmd", "--no-pci", "--no-huge", "-m", "256", "--no-telemetry", "--no-shconf", "--file-prefix", self.prefix,
-                   "--lcores", f"0@0,1@{cpu}", "--vdev", device, "--", "-i", "--nb-cores=1", "--forward-mode=io",
-                   "--total-num-mbufs=8192", *(["--auto-start"] if start else [])]
-        environment = {**os.environ, "RUNTIME_DIRECTORY": str(folder), "XDG_RUNTIME_DIR": str(folder)}
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment)
-
-    def say(self, line):
-        self.process.stdin.write(line.encode() + b"\n")
-        self.process.stdin.flush()
-
-    def wait_for(self, text):
-        until = time.monotonic() + START_MAX
-        while text not in self.log.read_text(errors="replace"):
-            if self.process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"testpmd: no {text!r}: {self.log.read_text(errors='replace')[-2000:]}")
-            time.sleep(0.05)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        shutil.rmtree(f"/var/run/dpdk/{self.prefix}", ignore_errors=True)
 
 
 def backend(folder, number):
     socket = folder / f"{number}.sock"
-    testpmd = Testpmd(folder, f"net_vhost0,iface={socket},queues=1", 1)
+    testpmd = Testpmd(folder, [f"net_vhost0,iface={socket},queues=1"], 1)
     testpmd.wait_for("testpmd>")
     return testpmd, socket
 
@@ -87,7 +50,7 @@ def by_crate(folder, number, program):
 def by_virtio_user(folder, number):
     """Frames a second of DPDK's own front end."""
     testpmd, socket = backend(folder, number)
-    with testpmd, Testpmd(folder, f"net_virtio_user0,path={socket},queues=1", 0, start=False) as front:
+    with testpmd, Testpmd(folder, [f"net_virtio_user0,path={socket},queues=1"], 0, start=False) as front:
         front.wait_for("testpmd>")
         front.say(f"start tx_first {WINDOW // BURST}")
         time.sleep(1)
@@ -112,7 +75,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/virtio-net/vhost-user.json"))
     arguments = parser.parse_args()
-    if shutil.which("dpdk-testpmd") is None:
+    if not is_installed():
         print("not possible here: dpdk-testpmd is missing; apt-get install dpdk-dev", file=sys.stderr)
         return 3
     own, virtio_user = [], []

@@ -13,7 +13,9 @@
 #define IS_MERGEABLE ((VNET_OPTIONS & VNET_OPTION_MERGEABLE) != 0)
 // With several queues the second octet of a test frame's payload chooses the class.
 #define CLASSES ((VNET_OPTIONS & VNET_OPTION_QUEUES) ? 4 : 1)
+#ifndef RX_POSTED_MIN
 #define RX_POSTED_MIN (IS_MERGEABLE ? 16 : 8)
+#endif
 #ifndef RX_POSTED_MAX
 #define RX_POSTED_MAX RX_POSTED_MIN
 #endif
