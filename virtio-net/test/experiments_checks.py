@@ -57,8 +57,10 @@ def check_freertos(out):
         return f"status {done.returncode}: {done.stdout[-500:]}{done.stderr}"
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     runs = [line["run"] for line in lines if "run" in line]
-    found = [(run["load"], run["payload_octets"], run["posted_max"]) for run in runs]
-    expected = [("ping-pong", 1, 8), ("ping-pong", 1448, 8), ("receive", 1448, 8), ("send", 1448, 8), ("receive", 1448, 255), ("send", 1448, 255)]
+    found = [(run["path"], run["load"], run["payload_octets"], run["posted_max"]) for run in runs]
+    trips, streams = [("ping-pong", 1, 8), ("ping-pong", 1448, 8)], [("receive", 1448, 255), ("send", 1448, 255)]
+    expected = [("freertos", *one) for one in (*trips, ("receive", 1448, 8), ("send", 1448, 8), *streams)]
+    expected += [("freertos-vhost-user", *one) for one in (*trips, *streams)]
     if found != expected:
         return f"the runs are {found}"
     for run in runs:

@@ -2,7 +2,7 @@
 //! What the results of `rtos` are held against. In: a document. Out: its comparisons and one check.
 
 use super::harness::MESSAGE_OCTETS;
-use super::{FREERTOS, LINUX, PING_PONG, RECEIVE};
+use super::{FREERTOS, FREERTOS_SWITCH, LINUX, LINUX_SWITCH, PING_PONG, RECEIVE};
 use ktsn_measure::results::{Check, Comparison, Document, Question, Round, Series};
 
 /// Greatest part of the Linux guest's round trip.
@@ -20,16 +20,18 @@ const REACHES: &str = "few posted buffers carry 95 % of the bandwidth of 255";
 
 /// Adds the comparisons that the document has the runs for.
 pub fn compare(document: &mut Document) {
-    compare_round_trips(document);
+    compare_round_trips(document, FREERTOS, LINUX);
+    compare_round_trips(document, FREERTOS_SWITCH, LINUX_SWITCH);
     compare_memory(document);
 }
 
-fn compare_round_trips(document: &mut Document) {
+/// The two guests behind one backend.
+fn compare_round_trips(document: &mut Document, of: &str, to: &str) {
     let load = Some(PING_PONG);
     for (payload_octets, bar) in [(1, Some(ROUND_TRIP_MAX)), (MESSAGE_OCTETS, None)] {
         let has = |path| document.all_rounds(path, payload_octets, load).is_some();
-        if has(FREERTOS) && has(LINUX) {
-            let (of, to) = (FREERTOS, Some(LINUX));
+        if has(of) && has(to) {
+            let to = Some(to);
             document.compare(&Question { metric: "latency_ns.p50", payload_octets, load, of, to, bar });
         }
     }
@@ -37,13 +39,13 @@ fn compare_round_trips(document: &mut Document) {
         let latency = document.all_rounds(path, 1, load)?.latency_ns?;
         (latency.p50 > 0).then(|| latency.max as f64 / latency.p50 as f64)
     };
-    if let (Some(of), Some(to)) = (spread(FREERTOS), spread(LINUX)) {
+    if let (Some(own), Some(linux)) = (spread(of), spread(to)) {
         // The bar is "lower than Linux's": the same spread misses it.
-        let comparison = Comparison::held("latency_ns.max/p50", FREERTOS, Some(LINUX), Some(of / to), 1.0);
+        let comparison = Comparison::held("latency_ns.max/p50", of, Some(to), Some(own / linux), 1.0);
         document.comparisons.push(Comparison {
             payload_octets: Some(1),
             load: load.map(str::to_owned),
-            holds: Some(of < to),
+            holds: Some(own < linux),
             ..comparison
         });
     }

@@ -94,6 +94,11 @@ fn command(plan: &Plan, round: u32) -> Command {
         format!("--tcp={}", list(&plan.tcp_kib)),
         format!("--posted={}", list(&plan.posted)),
         format!("--usual-posted={}", plan.usual_posted),
+        format!("--dropping-posted={}", list(&plan.dropping_posted)),
+        format!(
+            "--backend={}",
+            plan.backends.iter().map(|backend| backend.name()).collect::<Vec<_>>().join(",")
+        ),
     ]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     sys::inherit(&mut command, &[]);

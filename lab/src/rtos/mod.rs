@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The experiment `rtos`: a FreeRTOS guest with the driver of `virtio-net/`, beside a Linux guest on the same QEMU device.
+//! The experiment `rtos`: a FreeRTOS guest with the driver of `virtio-net/`, beside a Linux guest on the same QEMU device, with QEMU's own
+//! network stack behind it, and with DPDK's testpmd.
 //!
 //! In: a [`Plan`], the workspace with `virtio-net/test/experiments.py`, which runs the guests and takes the times. Out: a document
 //! `ktsn.results/1` with its raw records (round trips). A round is one run of that program; guests are interleaved in it. Nothing is
@@ -26,10 +27,40 @@ pub const RECEIVE: &str = "receive";
 pub const FREERTOS: &str = "freertos";
 /// The path of the guest with Linux's own driver.
 pub const LINUX: &str = "linux";
+/// The same guests behind QEMU's vhost-user, DPDK's testpmd, and a tap.
+pub const FREERTOS_SWITCH: &str = "freertos-vhost-user";
+/// See [`FREERTOS_SWITCH`].
+pub const LINUX_SWITCH: &str = "linux-vhost-user";
 /// Greatest size of TCP's buffers: the guest's heap bounds it.
 const TCP_KIB_MAX: u64 = 256;
 /// Greatest bound of posted receive buffers: the ring has 256 descriptors.
 const POSTED_MAX: u64 = 255;
+
+/// What is behind a guest's network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// QEMU's own network stack. It waits until the guest has posted a buffer.
+    User,
+    /// DPDK's testpmd and a tap. It polls, and drops what finds no buffer.
+    VhostUser,
+}
+
+impl Backend {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::VhostUser => "vhost-user",
+        }
+    }
+}
+
+impl std::fmt::Display for Backend {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -46,6 +77,10 @@ pub struct Plan {
     pub posted: Vec<u64>,
     /// The bound of all other runs.
     pub usual_posted: u64,
+    /// Bounds of the posted receive buffers for the streams behind vhost-user.
+    pub dropping_posted: Vec<u64>,
+    /// What is behind the guests, each of them.
+    pub backends: Vec<Backend>,
     /// The workspace with `virtio-net/`.
     pub workspace: PathBuf,
     /// Programs, lock, command.
@@ -57,7 +92,11 @@ impl Plan {
     #[must_use]
     pub fn runs(&self) -> u64 {
         let posted = self.posted.iter().filter(|&&posted| posted != self.usual_posted).count();
-        u64::from(self.rounds) * (2 * self.tcp_kib.len() + posted) as u64
+        let guests = self.backends.iter().map(|backend| match backend {
+            Backend::User => 2 * self.tcp_kib.len() + posted,
+            Backend::VhostUser => 2 + self.dropping_posted.len(),
+        });
+        u64::from(self.rounds) * guests.sum::<usize>() as u64
     }
 
     /// # Errors
@@ -75,6 +114,11 @@ impl Plan {
         };
         within("tcp", &self.tcp_kib, 2, TCP_KIB_MAX)?;
         within("posted", &self.posted, 1, POSTED_MAX)?;
+        within("dropping-posted", &self.dropping_posted, 1, POSTED_MAX)?;
+        none_twice("backend", &self.backends)?;
+        if self.backends.is_empty() {
+            return Err(LabError::Usage("backend: expected one at least".to_owned()));
+        }
         within("usual-posted", &[self.usual_posted], 1, POSTED_MAX)?;
         within("trips", &[self.trips], 1, 10_000_000)?;
         within("mib", &[self.stream_mib], 1, 4096)?;
@@ -126,6 +170,7 @@ fn describe(plan: &Plan, document: &mut Document) {
         "tcp_kib": plan.tcp_kib,
         "posted": plan.posted,
         "usual_posted": plan.usual_posted,
+        "dropping_posted": plan.dropping_posted,
         "latency": "a round trip of one TCP connection, taken outside the guest",
         "bit_rate": "octets of one TCP connection over the time until the guest has read all of them, or sent all of them",
         "void_rule": VOID_RULE,

@@ -12,6 +12,8 @@ fn plan() -> Plan {
         tcp_kib: vec![16, 128],
         posted: vec![1, 8, 255],
         usual_posted: 8,
+        dropping_posted: vec![64, 255],
+        backends: vec![Backend::User, Backend::VhostUser],
         workspace: PathBuf::from("/nowhere"),
         setup: Setup::nowhere(),
     }
@@ -107,6 +109,21 @@ fn the_round_trip_has_two_bars() {
 }
 
 #[test]
+fn guests_are_compared_behind_the_same_backend() {
+    let runs = [
+        trips(FREERTOS, vec![80]),
+        trips(LINUX_SWITCH, vec![100]),
+        trips(FREERTOS_SWITCH, vec![90, 90, 120]),
+    ];
+    assert!(judged(&runs[..2]).comparisons.is_empty());
+    let document = judged(&runs);
+    let compared: Vec<_> =
+        document.comparisons.iter().map(|one| (one.of.as_str(), one.to.as_deref(), one.holds)).collect();
+    let pair = |holds| (FREERTOS_SWITCH, Some(LINUX_SWITCH), Some(holds));
+    assert_eq!(compared, [pair(false), pair(false)]);
+}
+
+#[test]
 fn memory_counts_where_the_bandwidth_is_reached() {
     let document = judged(&[stream(255, 1000), stream(32, 1052), stream(8, 1100), stream(64, 900)]);
     let memory = comparison(&document, "posted_peak_octets");
@@ -135,13 +152,17 @@ fn configurations_are_series_of_their_own() {
 #[test]
 fn what_cannot_be_measured_is_named() {
     plan().check().unwrap();
-    assert_eq!(plan().runs(), 3 * (4 + 2));
+    assert_eq!(plan().runs(), 3 * (4 + 2 + 2 + 2));
+    assert_eq!(Plan { backends: vec![Backend::VhostUser], ..plan() }.runs(), 3 * (2 + 2));
     for (wrong, text) in [
         (Plan { tcp_kib: vec![512], ..plan() }, "tcp: 512: expected 2 to 256"),
         (Plan { posted: vec![8, 8], ..plan() }, "posted: 8 is named twice"),
         (Plan { posted: vec![256], ..plan() }, "posted: 256: expected 1 to 255"),
         (Plan { tcp_kib: Vec::new(), ..plan() }, "tcp: expected one number at least"),
         (Plan { rounds: 0, ..plan() }, "rounds: 0"),
+        (Plan { dropping_posted: vec![0], ..plan() }, "dropping-posted: 0: expected 1 to 255"),
+        (Plan { backends: Vec::new(), ..plan() }, "backend: expected one at least"),
+        (Plan { backends: vec![Backend::User; 2], ..plan() }, "backend: user is named twice"),
     ] {
         let error = wrong.check().unwrap_err().to_string();
         assert!(error.contains(text), "{error}");

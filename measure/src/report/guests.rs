@@ -46,7 +46,7 @@ const PLOTS: [Plot; 3] = [
     Plot {
         kind: "bandwidth-posted",
         title: "Against posted receive buffers",
-        caption: "With the largest of TCP's buffers. Each point is the median of the rounds.",
+        caption: "With the largest of TCP's buffers. Each point is the median of the rounds. Behind vhost-user the switch drops what finds no buffer posted.",
         x: posted,
         y: |series| Some(series.bit_rate? / 1e6),
         belongs: has_largest_tcp,
@@ -90,7 +90,7 @@ pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing
     drawn.collect()
 }
 
-/// A line for each path and stream.
+/// A line for each path and stream. A single point is left out beside lines: nothing was varied there.
 fn traces(plot: &Plot, document: &Document, colours: &Colours) -> Vec<Box<dyn Trace>> {
     let mut paths: Vec<&str> = Vec::new();
     for series in &document.series {
@@ -98,10 +98,13 @@ fn traces(plot: &Plot, document: &Document, colours: &Colours) -> Vec<Box<dyn Tr
             paths.push(&series.path);
         }
     }
+    let has_lines = paths
+        .iter()
+        .any(|path| STREAMS.iter().any(|(stream, _)| points(plot, document, path, stream).len() > 1));
     let mut traces: Vec<Box<dyn Trace>> = Vec::new();
     for (path, (stream, dash)) in paths.iter().flat_map(|path| STREAMS.map(|stream| (path, stream))) {
         let (x, y): (Vec<f64>, Vec<f64>) = points(plot, document, path, stream).into_iter().unzip();
-        if x.is_empty() {
+        if x.is_empty() || x.len() == 1 && has_lines {
             continue;
         }
         let line = Line::new().color(colours.look(path).colour).dash(dash).width(2.0);
@@ -157,5 +160,15 @@ mod tests {
         assert_eq!(points(&PLOTS[0], &document, "linux", "receive"), [(128.0, 700.0)]);
         assert!(points(&PLOTS[1], &document, "linux", "receive").is_empty());
         assert!(points(&PLOTS[0], &document, "freertos", "send").is_empty());
+    }
+
+    #[test]
+    fn a_single_point_is_drawn_only_where_there_are_no_lines() {
+        let mut document = document();
+        let drawn = |document: &Document, plot| traces(plot, document, &Colours::default()).len();
+        // FreeRTOS has two points, Linux has one.
+        assert_eq!((drawn(&document, &PLOTS[0]), drawn(&document, &PLOTS[1])), (1, 1));
+        document.series.retain(|series| series.tcp_octets == Some(128 * 1024));
+        assert_eq!(drawn(&document, &PLOTS[0]), 2);
     }
 }

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ktsn_lab::rtos::{self, Plan, bars};
 
 use super::args::{ModeArgs, ResultArgs};
@@ -18,11 +18,29 @@ Examples (in the workspace, after `make build`):
   ktsn bench rtos --quick
   ktsn bench rtos --tcp 64 --posted 8,64,255 --rounds 5 --json rtos.json --report rtos.html
 
-Both guests are i386 machines `pc` with the same virtio-net device (PCI legacy) and QEMU's own network stack. The Linux guest is \
-Debian's kernel, which apt fetches once (52 MB) into ~/.cache/ktsn/virtio-net. Needs qemu-system-x86, gcc and python3. The machine \
-should do nothing else.
+Both guests are i386 machines `pc` with the same virtio-net device (PCI legacy). Behind it is QEMU's own network stack, or (paths \
+`…-vhost-user`) DPDK's testpmd and a tap in a network namespace of its own. The Linux guest is Debian's kernel, which apt fetches once \
+(52 MB) into ~/.cache/ktsn/virtio-net. Needs qemu-system-x86, dpdk-dev, gcc and python3. The machine should do nothing else.
 
 Exit status: 0 done; 1 a guest failed (with --strict-bars also: a bar is missed); 2 wrong usage; 3 not possible here.";
+
+/// What is behind a guest's network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    /// QEMU's own network stack, which waits for a guest's buffer.
+    User,
+    /// DPDK's testpmd, which polls and drops what finds no buffer.
+    VhostUser,
+}
+
+impl From<Backend> for rtos::Backend {
+    fn from(backend: Backend) -> Self {
+        match backend {
+            Backend::User => Self::User,
+            Backend::VhostUser => Self::VhostUser,
+        }
+    }
+}
 
 /// TCP bandwidth and round trips of an RTOS guest with our virtio-net driver, beside a Linux guest.
 #[derive(Args, Clone, Debug)]
@@ -46,8 +64,14 @@ pub(super) struct RtosArgs {
     /// The bound of all other runs.
     #[arg(long, default_value_t = 8, value_name = "N")]
     usual_posted: u64,
+    /// Bounds of the posted receive buffers for the streams behind vhost-user.
+    #[arg(long, default_value = "64,128,255", value_delimiter = ',', value_name = "N,…")]
+    dropping_posted: Vec<u64>,
+    /// What is behind the guests.
+    #[arg(long, value_enum, default_value = "user,vhost-user", value_delimiter = ',', value_name = "NAME,…")]
+    backend: Vec<Backend>,
     /// One short round in a few configurations, to see that everything works.
-    #[arg(long, conflicts_with_all = ["rounds", "trips", "mib", "tcp", "posted"])]
+    #[arg(long, conflicts_with_all = ["rounds", "trips", "mib", "tcp", "posted", "dropping_posted"])]
     quick: bool,
     /// Where the sources are.
     #[arg(long, default_value = ".", value_name = "DIR")]
@@ -67,6 +91,8 @@ impl RtosArgs {
             tcp_kib: self.tcp.clone(),
             posted: self.posted.clone(),
             usual_posted: self.usual_posted,
+            dropping_posted: self.dropping_posted.clone(),
+            backends: self.backend.iter().copied().map(Into::into).collect(),
             workspace: self.workspace.clone(),
             setup: self.mode.setup()?,
         };
@@ -76,6 +102,7 @@ impl RtosArgs {
             stream_mib: 2,
             tcp_kib: vec![64],
             posted: vec![8, 255],
+            dropping_posted: vec![255],
             ..plan
         };
         Ok(if self.quick { quick(plan) } else { plan })
