@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-k8s test-loom test-dpdk test-clients test-injections test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net bench-vhost-user bench-rtos test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
+.PHONY: help setup build lint test test-k8s test-loom test-vm test-dpdk test-clients test-injections test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net bench-vhost-user bench-rtos test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -33,6 +33,9 @@ test-k8s: setup ## the tests of the Go programs, into out/test-k8s (root)
 
 test-loom: setup ## the loom models of the ring, into out/test-loom (root)
 	@scripts/test.sh loom
+
+test-vm: setup ## guests of `ktsn vm` under QEMU, into out/test-vm (root)
+	@scripts/test.sh vm
 
 test-dpdk: setup ## the tests of DPDK's ports, and vhost-user against testpmd and OVS-DPDK, into out/test-dpdk (root)
 	@scripts/test.sh dpdk

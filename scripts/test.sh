@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# In: the tree, and the packages of `make setup`; `dpdk`, `k8s` or `loom`: these suites instead of the workspace's. Out: logs and
+# In: the tree, and the packages of `make setup`; `dpdk`, `k8s`, `loom` or `vm`: these suites instead of the workspace's. Out: logs and
 # results.json in out/test (out/test-dpdk, …), and one closing line 'N passed, N failed, N skipped'. Every suite runs even if one before
 # it failed.
 set -uo pipefail
@@ -73,8 +73,9 @@ case "${1:-}" in
 dpdk) dpdk ;;
 k8s) suite k8s scripts/go.sh test ;;
 loom) loom_models ;;
+vm) suite vm "$cargo" test --locked --no-fail-fast -p ktsn-tests --test guests -- --show-output --test-threads=1 ;;
 *)
-    echo "test: unknown suite '$1', expected dpdk, k8s or loom" >&2
+    echo "test: unknown suite '$1', expected dpdk, k8s, loom or vm" >&2
     exit 2
     ;;
 esac

@@ -5,6 +5,7 @@
 //! programs under libktsn.so ([`hook`]), the shipped daemon on a testbed ([`faults`]), and pods that attack it ([`hostile`]).
 //! Only tests use it.
 
+pub mod cli;
 pub mod faults;
 pub mod hook;
 pub mod hostile;

@@ -266,7 +266,7 @@ fn ktsn_run_says_whether_capture_serves() {
     let daemon = Daemon::start(&bed, &[captured(&bed), other]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     let run = |namespace: &str| {
-        let mut command = crate::cli_support::ktsn();
+        let mut command = ktsn_tests::cli::ktsn();
         command
             .args(["run", "--policy", "strict", "--capture", "kernel", "--run-dir"])
             .arg(daemon.run_dir())
@@ -282,7 +282,7 @@ fn ktsn_run_says_whether_capture_serves() {
     {
         let refused = run(namespace);
         assert_eq!(refused.status.code(), Some(3), "{refused:?}");
-        let text = crate::cli_support::err(&refused);
+        let text = ktsn_tests::cli::err(&refused);
         assert!(text.contains(said) && text.contains("capture"), "{text}");
     }
     assert_eq!(tap.of(1).len(), 100);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cli_support::{err, folder, inside, out};
+use ktsn_tests::cli::{err, folder, inside, out};
 
 /// A program under `run --with-daemon va` that says its run directory and its ktsnd's number, then goes on.
 /// `first` comes before it says so.
@@ -221,7 +221,7 @@ fn a_run_directory_in_use_is_refused() {
 #[test]
 fn watching_goes_on_until_the_daemon_ends() {
     let (mut child, run_dir, _) = started("", "exec sleep 60");
-    let mut watcher = crate::cli_support::ktsn()
+    let mut watcher = ktsn_tests::cli::ktsn()
         .args(["status", "--watch", "--json", "--run-dir", &run_dir])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

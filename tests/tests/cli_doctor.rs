@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::process::{Command, Output};
 
-use crate::cli_support::{err, folder, ktsn, out, run};
+use ktsn_tests::cli::{err, folder, ktsn, out, run};
 use serde_json::Value;
 
 /// The findings of an answer, after checking the form of each.

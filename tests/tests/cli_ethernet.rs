@@ -3,7 +3,7 @@
 //! broadcast, tagged or not, whole frames and payloads. The sockets and messages are Python's own.
 
 #[allow(dead_code)]
-use crate::cli_support::{err, inside, out};
+use ktsn_tests::cli::{err, inside, out};
 
 /// Sends 20 frames of each kind, 3 ms ahead; says what `sendmsg` returned for them in all.
 const TALKER: &str = r#"

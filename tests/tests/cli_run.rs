@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::cli_support::{err, ktsn, out, run};
+use ktsn_tests::cli::{err, ktsn, out, run};
 
 fn script(path: &Path, text: &str, mode: u32) {
     std::fs::write(path, text).unwrap();

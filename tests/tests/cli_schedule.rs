@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cli_support::{err, folder, ktsn, out, run};
+use ktsn_tests::cli::{err, folder, ktsn, out, run};
 use serde_json::Value;
 
 /// Two connected devices, then what is asked for.

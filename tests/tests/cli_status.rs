@@ -5,7 +5,7 @@
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
-use crate::cli_support::{err, folder, out, run};
+use ktsn_tests::cli::{err, folder, out, run};
 
 #[test]
 fn each_way_of_not_being_there_has_its_remedy() {

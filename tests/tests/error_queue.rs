@@ -309,7 +309,7 @@ fn who_never_reads_goes_on_sending() {
     assert!(reports > 0 && dropped > 0 && reports + dropped == 2000, "{reports} told, {dropped} not");
     let place = world.daemon.run_dir().display().to_string();
     let status: serde_json::Value =
-        serde_json::from_str(&text(&crate::cli_support::run(&["status", "--json", "--run-dir", &place])))
+        serde_json::from_str(&text(&ktsn_tests::cli::run(&["status", "--json", "--run-dir", &place])))
             .expect("JSON");
     let worker = &status["statistics"]["workers"][0];
     assert_eq!(
@@ -318,7 +318,7 @@ fn who_never_reads_goes_on_sending() {
         "{status}"
     );
     assert!(worker["notices_lost"].is_u64(), "{status}");
-    assert!(text(&crate::cli_support::run(&["status", "--run-dir", &place])).contains("notices lost"));
+    assert!(text(&ktsn_tests::cli::run(&["status", "--run-dir", &place])).contains("notices lost"));
     drop(tap);
 }
 

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cli_support::{err, ktsn, out};
+use ktsn_tests::cli::{err, ktsn, out};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -208,7 +208,7 @@ fn a_run_that_is_stopped_or_killed_leaves_no_guest() {
     let cache = Cache::new(image, true);
     for signal in ["TERM", "INT", "KILL"] {
         let mut run = Command::new("env");
-        run.args(["--default-signal=INT"]).arg(crate::cli_support::folder().join("ktsn"));
+        run.args(["--default-signal=INT"]).arg(ktsn_tests::cli::folder().join("ktsn"));
         run.args(["vm", "run", "--accelerator", "tcg", "--", "sleep", "600"])
             .env("KTSN_VM_CACHE", cache.0.path());
         run.env("KTSN_LIB", ktsn_tests::hook::library());
@@ -266,7 +266,7 @@ fn an_image_is_made_of_its_packages_alone() {
          ls -A $KTSN_VM_CACHE/images; exit $status",
         image.ancestors().nth(2).unwrap().join("packages").display()
     );
-    let ktsn = crate::cli_support::folder().join("ktsn");
+    let ktsn = ktsn_tests::cli::folder().join("ktsn");
     let mut within = Command::new("unshare");
     within.args(["--mount", "sh", "-c", &script, "sh"]).arg(ktsn).args(["vm", "image"]);
     let output = within.env("KTSN_VM_CACHE", full.path()).output().unwrap();

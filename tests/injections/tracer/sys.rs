@@ -30,8 +30,6 @@ pub(crate) enum Go {
     On,
     /// To the next of these, or the begin or end of a system call.
     ToSystemCall,
-    /// For one instruction.
-    OneStep,
 }
 
 fn answer(result: libc::c_long) -> io::Result<()> {
@@ -50,7 +48,6 @@ pub(super) fn go(process: i32, how: Go, signal: i32) -> io::Result<()> {
     let request = match how {
         Go::On => libc::PTRACE_CONT,
         Go::ToSystemCall => libc::PTRACE_SYSCALL,
-        Go::OneStep => libc::PTRACE_SINGLESTEP,
     };
     // SAFETY: no pointer is passed.
     answer(unsafe { libc::ptrace(request, process, 0_usize, signal as usize) })

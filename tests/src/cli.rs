@@ -7,16 +7,16 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use ktsn_tests::hook;
+use crate::hook;
 
 /// The folder with the command line and the daemon, built once for each test binary.
-pub(crate) fn folder() -> &'static Path {
+pub fn folder() -> &'static Path {
     hook::ktsn().parent().expect("a folder")
 }
 
 /// `ktsn` with the real library and a run directory that does not exist.
 #[must_use]
-pub(crate) fn ktsn() -> Command {
+pub fn ktsn() -> Command {
     let mut command = Command::new(folder().join("ktsn"));
     command
         .env("KTSN_LIB", hook::library())
@@ -30,19 +30,19 @@ pub(crate) fn ktsn() -> Command {
 
 /// Runs `ktsn` with these arguments.
 #[must_use]
-pub(crate) fn run(arguments: &[&str]) -> Output {
+pub fn run(arguments: &[&str]) -> Output {
     ktsn().args(arguments).output().expect("ktsn starts")
 }
 
 /// Standard output.
 #[must_use]
-pub(crate) fn out(output: &Output) -> String {
+pub fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Standard error.
 #[must_use]
-pub(crate) fn err(output: &Output) -> String {
+pub fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -52,7 +52,7 @@ const INSIDE: &str = "ip link set lo up && ip link add va type veth peer name vb
 
 /// `ktsn` with these arguments in a namespace with the devices `va` and `vb`.
 #[must_use]
-pub(crate) fn inside(arguments: &[&str]) -> Command {
+pub fn inside(arguments: &[&str]) -> Command {
     // Whoever runs the tests in the background may ignore SIGINT.
     let mut command = Command::new("env");
     command
