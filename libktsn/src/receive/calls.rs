@@ -10,13 +10,16 @@ use ktsn_expect::Seen;
 use ktsn_time::Span;
 
 use super::cleanup::{Held, with_cleanup};
+use super::grant;
 use super::listeners::{self, Listener, Set};
+use super::period;
 use super::signals::Mask;
 use super::wait::{Bounds, Call, Waited, expect, now, poll};
 use crate::abi::{
     EAGAIN, EINTR, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_WAITALL, POLLIN, POLLRDHUP, PollFd,
 };
-use crate::{originals, page, sys};
+use crate::page::{self, Page};
+use crate::{originals, sys};
 
 /// The listener of a descriptor whose call with these flags may wait.
 #[inline]
@@ -66,13 +69,20 @@ pub(crate) fn receive(
 #[inline(never)]
 fn receive_later(mut call: Received<'_>, errno: c_int) -> isize {
     let (fd, listener) = (call.fd, call.listener);
+    // A vfork's child shares the tables and must not change them.
+    let page = page::make().filter(|page| page.may_change());
+    if let Some(page) = page
+        && is_idle(listener, page)
+    {
+        originals::set_errno(errno);
+        return block(&mut call);
+    }
     if sys::is_nonblocking(fd) {
         listener.set_nonblocking();
         return -1; // EAGAIN
     }
     originals::set_errno(errno);
-    // A vfork's child shares the tables and must not change them.
-    let Some(page) = page::make().filter(|page| page.may_change()) else { return (call.make)() };
+    let Some(page) = page else { return (call.make)() };
     if !listener.is_of(fd) {
         listeners::forget(fd); // a close that no hook saw
         return (call.make)();
@@ -100,6 +110,17 @@ fn receive_later(mut call: Received<'_>, errno: c_int) -> isize {
     block(&mut call)
 }
 
+/// Whether nothing is expected at a listener of a served process. Its call needs no preparation then: the kernel makes it as it is, and what
+/// comes is learnt.
+fn is_idle(listener: Listener, page: &'static Page) -> bool {
+    let begin = now();
+    if listener.expected(begin).is_some() || !grant::is_served(page) {
+        return false;
+    }
+    listener.set_period(period::of(listener, Some(page)));
+    listener.expected(begin).is_none()
+}
+
 /// The call as the program made it. What it receives is an arrival that was not expected.
 fn block(call: &mut Received<'_>) -> isize {
     let mut held = Held::new();
@@ -108,7 +129,7 @@ fn block(call: &mut Received<'_>) -> isize {
     let answer = with_cleanup(held, |_| (call.make)());
     if answer >= 0 {
         call.listener.observe(now(), Seen::NotAfter);
-    } else if originals::errno() == EAGAIN && !call.is_timed {
+    } else if originals::errno() == EAGAIN && sys::is_nonblocking(call.fd) {
         call.listener.set_nonblocking();
     }
     answer

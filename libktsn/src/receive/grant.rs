@@ -68,6 +68,11 @@ pub(crate) fn left(page: &'static Page, socket: c_int, now: Monotonic) -> Span {
     BUDGET.left(now)
 }
 
+/// Whether a daemon that lives knows this process.
+pub(crate) fn is_served(page: &'static Page) -> bool {
+    areas(page).any(|(held, _)| held.producer().state() == RegionState::Attached)
+}
+
 /// How long the process may spin at `now`, by the last grant.
 pub(crate) fn left_of_last(now: Monotonic) -> Span {
     if now.as_nanos() < PAUSED_UNTIL.load(Relaxed) { Span::ZERO } else { BUDGET.left(now) }
