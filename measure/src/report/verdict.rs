@@ -45,6 +45,9 @@ pub(super) fn figure(comparison: &Comparison, value: Option<f64>) -> String {
         () if quantity.ends_with("_ns") && value.abs() < 1000.0 => format!("{} ns", ratio(Some(value))),
         () if quantity.ends_with("_ns") => format!("{} µs", ratio(Some(value / 1000.0))),
         () if quantity.ends_with("_ratio") => format!("{} %", ratio(Some(value * 100.0))),
+        () if quantity.ends_with("_octets") && value.abs() < 1_048_576.0 => {
+            format!("{} KiB", significant(value / 1024.0))
+        }
         () if quantity.ends_with("_octets") => format!("{} MiB", significant(value / 1_048_576.0)),
         () => ratio(Some(value)),
     }
