@@ -171,7 +171,9 @@ impl Send {
         frame.has_waited = waits::passed_while_waiting(clock, tx_time);
         if batch.page().is_fresh() && attach::was_attached() {
             cold_path();
-            // A fork's child: attach and register for ourselves, once with the patience of the first attachment.
+            // A fork's child: attach and register for ourselves, once with the patience of the first attachment. After a fork in a signal
+            // handler the region is still the parent's.
+            batch.end();
             let _ = txtime::register(stream, self.fd);
         }
         choice::choose(self, &frame, batch);

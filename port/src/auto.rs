@@ -19,7 +19,8 @@ use crate::vhost_user::VhostUser;
 
 /// How long a queue may take to become free after its last owner closed it.
 const QUEUE_RELEASE_MAX: Duration = Duration::from_millis(800);
-const QUEUE_RELEASE_STEP: Duration = Duration::from_millis(5);
+/// Each attempt registers memory that Linux, too, takes back later.
+const QUEUE_RELEASE_STEP: Duration = Duration::from_millis(25);
 
 /// What [`open`] opened.
 #[derive(Debug)]

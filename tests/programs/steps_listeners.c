@@ -5,6 +5,7 @@
 //   arrivals-closed rounds=N       another thread closes the socket
 //   arrivals-shut                  another thread shuts the socket down
 //   arrivals-reused rounds=N       another thread closes the socket, and the next one has its number and its place
+//   arrivals-drained count=N       SO_RCVTIMEO is negative before the first receive call
 //   arrivals-forked                the child goes on receiving
 //   arrivals-spawned               a vfork's child closes the descriptors, before anything was received
 //   arrivals-forbidden how=CALL call=NAME   a sandbox forbids the process a system call that it does not make itself
@@ -15,6 +16,7 @@
 #include "few_calls.h"
 
 #include <pthread.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/select.h>
@@ -235,6 +237,35 @@ static void reused(const struct step *step)
 	show("taken", taken);
 }
 
+// A negative SO_RCVTIMEO does not wait, and reads as "without end".
+static void drained(const struct step *step)
+{
+	struct sender sender = {.count = numeric(step, "count", 300), .period = 1000000};
+	struct timeval never = {-1, 0};
+	long received = 0, empty = 0, other = 0;
+	pthread_t thread;
+	uint64_t value;
+
+	fd = listen_anywhere();
+	other += setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof(never)) != 0;
+	sender.to = name_of(fd);
+	pthread_create(&thread, NULL, send_in_thread, &sender);
+	while (received < sender.count) {
+		struct pollfd asked = {fd, POLLIN, 0};
+
+		if (poll(&asked, 1, -1) != 1)
+			break;
+		while (recv(fd, &value, sizeof(value), 0) == sizeof(value))
+			received++;
+		empty += errno == EAGAIN;
+		other += errno != EAGAIN;
+	}
+	pthread_join(thread, NULL);
+	show("received", received);
+	show("empty", empty);
+	show("other", other);
+}
+
 static void spawned(const struct step *)
 {
 	pid_t child;
@@ -447,7 +478,7 @@ static void answers(const struct step *step)
 
 const struct verb listener_verbs[] = {
 	{"arrivals-cancelled", cancelled}, {"arrivals-shared", shared}, {"arrivals-closed", closed}, {"arrivals-shut", shut},
-	{"arrivals-reused", reused}, {"arrivals-spawned", spawned}, {"arrivals-forbidden", forbidden},
+	{"arrivals-reused", reused}, {"arrivals-drained", drained}, {"arrivals-spawned", spawned}, {"arrivals-forbidden", forbidden},
 	{"arrivals-forked", forked}, {"arrivals-nested", nested}, {"arrivals-answers", answers},
 	{0},
 };

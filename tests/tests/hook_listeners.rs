@@ -66,6 +66,16 @@ fn a_call_ends_when_its_number_is_the_next_sockets() {
     }
 }
 
+/// A receive call that cannot wait is never made one that does. A wait for the datagram after the last would not end.
+#[test]
+fn a_negative_timeout_does_not_wait() {
+    for libc in LIBCS {
+        let (values, _) = run(libc, "arrivals-drained count=400");
+        assert_eq!((values["received"], values["other"]), (400, 0), "{libc:?}");
+        assert!(values["empty"] > 0, "{libc:?}: {values:?}");
+    }
+}
+
 /// A vfork's child shares the memory of the tables: what it closes stays its parent's.
 #[test]
 fn a_vforks_child_ends_no_listener() {

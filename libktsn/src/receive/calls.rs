@@ -129,7 +129,10 @@ fn block(call: &mut Received<'_>) -> isize {
     let answer = with_cleanup(held, |_| (call.make)());
     if answer >= 0 {
         call.listener.observe(now(), Seen::NotAfter);
-    } else if originals::errno() == EAGAIN && sys::is_nonblocking(call.fd) {
+    } else if originals::errno() == EAGAIN
+        // A negative SO_RCVTIMEO reads as "without end" and does not wait.
+        && (sys::is_nonblocking(call.fd) || sys::receive_timeout(call.fd) == 0)
+    {
         call.listener.set_nonblocking();
     }
     answer
