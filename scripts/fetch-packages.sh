@@ -9,10 +9,12 @@ set -eu
 [ $# -ge 3 ] || { echo "usage: $0 DIRECTORY ARCHITECTURE PACKAGE…" >&2; exit 2; }
 directory=$1 architecture=$2
 shift 2
+case $directory in /*) ;; *) directory=$PWD/$directory ;; esac
+case $directory in *\"*) echo "$directory: apt takes no path with a quotation mark; name another directory" >&2; exit 2 ;; esac
 request="$architecture $*"
 command -v apt-get >/dev/null || { echo "apt-get is not here, which fetches Debian packages" >&2; exit 1; }
 mkdir -p "$(dirname "$directory")"
-work=$(mktemp -d "$directory.XXXXXX")
+work=$(mktemp -d "$directory.new-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 apt=$work/apt

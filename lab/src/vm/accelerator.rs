@@ -62,7 +62,10 @@ pub fn choose(
         Err(error) => return Err(error),
     };
     let verdict = if choice.reason.is_empty() { "works" } else { &choice.reason };
-    std::fs::write(&path, format!("{}\n{verdict}", boot.trim())).map_err(LabError::file(&path))?;
+    // Where it cannot be kept, the next run tries again.
+    if std::fs::write(&path, format!("{}\n{verdict}", boot.trim())).is_err() {
+        let _ = std::fs::remove_file(&path);
+    }
     Ok(choice)
 }
 

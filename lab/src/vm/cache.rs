@@ -9,6 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -53,6 +54,28 @@ impl Cache {
         self.directory.join("runs")
     }
 
+    /// Programs of the packages run, and processes that records name are killed: so no other user may write here.
+    ///
+    /// # Errors
+    /// [`LabError::Usage`] where another user owns a directory of the cache, or every user may write to it.
+    pub(super) fn check_owner(&self) -> Result<(), LabError> {
+        const OTHERS_WRITE: u32 = 0o002;
+        let user = rustix::process::geteuid().as_raw();
+        for directory in [self.directory.clone(), self.packages(), self.images(), self.runs()] {
+            let Ok(facts) = std::fs::metadata(&directory) else { continue };
+            if (facts.uid() != user && facts.uid() != 0) || facts.mode() & OTHERS_WRITE != 0 {
+                return Err(LabError::Usage(format!(
+                    "{}: expected a directory that only this user or root writes to, found owner {} and mode {:o}; name another cache \
+                     (KTSN_VM_CACHE, --cache)",
+                    directory.display(),
+                    facts.uid(),
+                    facts.mode() & 0o7777
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Holds the cache until the value is dropped: shared while a guest reads its image, exclusively while images are made or removed.
     /// `wait` is called once if another process holds it.
     ///
@@ -60,6 +83,7 @@ impl Cache {
     /// The directory cannot be made, or the caller was asked to stop.
     pub(super) fn lock(&self, is_exclusive: bool, wait: &mut dyn FnMut()) -> Result<File, LabError> {
         std::fs::create_dir_all(&self.directory).map_err(LabError::file(&self.directory))?;
+        self.check_owner()?;
         let path = self.directory.join("lock");
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(LabError::file(&path))?;

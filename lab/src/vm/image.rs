@@ -200,7 +200,7 @@ fn build(cache: &Cache, renew: Renew, watch: &mut dyn FnMut(&str)) -> Result<(St
     create(&made.join("image.json"), &mut |file| file.write_all(text.as_bytes()))?;
     // Older images, a damaged one, and what a killed build left; `work` goes with its value.
     for entry in std::fs::read_dir(&images).map_err(LabError::file(&images))?.flatten() {
-        if entry.path() != work.path() {
+        if entry.path() != work.path() && entry.path().is_dir() {
             std::fs::remove_dir_all(entry.path()).map_err(LabError::file(entry.path()))?;
         }
     }
@@ -220,7 +220,7 @@ fn packages(cache: &Cache, renew: Renew, watch: &mut dyn FnMut(&str)) -> Result<
     }
     // What a fetch left that was killed.
     for entry in std::fs::read_dir(&cache.directory).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with("packages.") {
+        if is_unfinished(&entry.file_name().to_string_lossy()) {
             std::fs::remove_dir_all(entry.path()).map_err(LabError::file(entry.path()))?;
         }
     }
@@ -243,6 +243,12 @@ fn packages(cache: &Cache, renew: Renew, watch: &mut dyn FnMut(&str)) -> Result<
         )),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a fetch gives its directory such a name until it ends (mktemp: six letters and digits).
+fn is_unfinished(name: &str) -> bool {
+    name.strip_prefix("packages.new-")
+        .is_some_and(|rest| rest.len() == 6 && rest.chars().all(|letter| letter.is_ascii_alphanumeric()))
 }
 
 /// Whether these are the packages of this recipe; an older ktsn may have fetched others.
@@ -425,5 +431,7 @@ pub fn remove_images(cache: &Cache) -> Result<(), LabError> {
             _ => {}
         }
     }
+    // Whether guests boot with KVM is found out again.
+    let _ = std::fs::remove_file(cache.directory.join("kvm"));
     Ok(())
 }

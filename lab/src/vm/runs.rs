@@ -33,7 +33,9 @@ impl Record {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let runs = cache.runs();
         std::fs::create_dir_all(&runs).map_err(LabError::file(&runs))?;
-        let path = runs.join(format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)));
+        // Processes of several containers that share the cache may have equal numbers.
+        let (pid, number) = (std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let path = runs.join(format!("{pid}-{}-{number}", start_time(pid).unwrap_or(0)));
         loop {
             let file = OpenOptions::new().create(true).truncate(true).write(true).open(&path);
             let file = file.map_err(LabError::file(&path))?;
@@ -90,8 +92,12 @@ pub fn clean(cache: &Cache) -> Result<Removed, LabError> {
     if !runs.exists() {
         return Ok(removed);
     }
+    cache.check_owner()?;
     for entry in std::fs::read_dir(&runs).map_err(LabError::file(&runs))?.flatten() {
         let path = entry.path();
+        if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
         let Ok(file) = File::open(&path) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             continue;

@@ -239,6 +239,20 @@ fn cache_with_image(directory: &Path) -> (Cache, std::path::PathBuf) {
 }
 
 #[test]
+fn a_cache_that_others_write_to_is_refused() {
+    let open = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    let directory = tempfile::tempdir().unwrap();
+    let (cache, _) = cache_with_image(directory.path());
+    assert!(cache.lock(false, &mut || {}).is_ok());
+    for part in [directory.path().to_owned(), cache.packages(), cache.images()] {
+        std::fs::set_permissions(&part, open(0o777)).unwrap();
+        let said = cache.lock(false, &mut || {}).expect_err("open to all").to_string();
+        assert!(said.contains(&part.display().to_string()) && said.contains("777"), "{said}");
+        std::fs::set_permissions(&part, open(0o755)).unwrap();
+    }
+}
+
+#[test]
 fn a_damaged_image_is_never_used() {
     let damages: [&dyn Fn(&Path); 5] = [
         &|place| std::fs::write(place.join("kernel"), "kerneL").unwrap(),
