@@ -262,7 +262,7 @@ fn an_image_is_made_of_its_packages_alone() {
     // A disk that is full is said, and nothing half made is left.
     let full = tempfile::tempdir().unwrap();
     let script = format!(
-        "mount -t tmpfs -o size=30m tmpfs $KTSN_VM_CACHE && ln -s {} $KTSN_VM_CACHE/packages && \"$@\"; status=$?; \
+        "mount -t tmpfs -o size=30m,mode=755 tmpfs $KTSN_VM_CACHE && ln -s {} $KTSN_VM_CACHE/packages && \"$@\"; status=$?; \
          ls -A $KTSN_VM_CACHE/images; exit $status",
         image.ancestors().nth(2).unwrap().join("packages").display()
     );
