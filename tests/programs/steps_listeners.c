@@ -155,32 +155,6 @@ static void *close_socket(void *whom)
 	return NULL;
 }
 
-static void closed(const struct step *step)
-{
-	long failed = 0, ended = 0, other = 0;
-	struct sigaction action = {.sa_handler = nothing};
-	pthread_t thread, self = pthread_self();
-
-	sigaction(SIGUSR1, &action, NULL);
-	for (long round = numeric(step, "rounds", 10); round > 0; round--) {
-		uint64_t value;
-
-		is_over = 0;
-		fd = listen_anywhere();
-		failed += take("recv", fd, 60, -1);
-		pthread_create(&thread, NULL, close_socket, &self);
-		errno = 0;
-		long answer = recv(fd, &value, sizeof(value), 0);
-		ended += answer < 0 && errno == EBADF;
-		other += answer >= 0 || (errno != EBADF && errno != EINTR);
-		is_over = 1;
-		pthread_join(thread, NULL);
-	}
-	show("failed", failed);
-	show("ended", ended);
-	show("other", other);
-}
-
 // The next socket has the closed one's number. What arrives there is not the waiting call's.
 static void *replace_socket(void *whom)
 {
@@ -208,20 +182,21 @@ static void *replace_socket(void *whom)
 	return NULL;
 }
 
-static void reused(const struct step *step)
+// How calls end whose socket another thread closes by `ender`.
+static void count_ends(const struct step *step, void *(*ender)(void *))
 {
-	long failed = 0, ended = 0, interrupted = 0, taken = 0;
+	long rounds = numeric(step, "rounds", 10), failed = 0, ended = 0, interrupted = 0, taken = 0;
 	struct sigaction action = {.sa_handler = nothing};
 	pthread_t thread, self = pthread_self();
 
 	sigaction(SIGUSR1, &action, NULL);
-	for (long round = numeric(step, "rounds", 10); round > 0; round--) {
+	for (long round = 0; round < rounds; round++) {
 		uint64_t value;
 
 		is_over = 0;
 		fd = listen_anywhere();
 		failed += take("recv", fd, 60, -1);
-		pthread_create(&thread, NULL, replace_socket, &self);
+		pthread_create(&thread, NULL, ender, &self);
 		errno = 0;
 		long answer = recv(fd, &value, sizeof(value), 0);
 		ended += answer < 0 && errno == EBADF;
@@ -229,12 +204,23 @@ static void reused(const struct step *step)
 		taken += answer >= 0;
 		is_over = 1;
 		pthread_join(thread, NULL);
-		close(fd);
+		close(fd); // the next socket, where there is one
 	}
 	show("failed", failed);
 	show("ended", ended);
 	show("interrupted", interrupted);
 	show("taken", taken);
+	show("other", rounds - ended - interrupted);
+}
+
+static void closed(const struct step *step)
+{
+	count_ends(step, close_socket);
+}
+
+static void reused(const struct step *step)
+{
+	count_ends(step, replace_socket);
 }
 
 // A negative SO_RCVTIMEO does not wait, and reads as "without end".

@@ -160,7 +160,7 @@ impl Switch {
         run(None, &format!("ip -n {pod} neigh replace {neighbour}"))
     }
 
-    /// Gives the host's address to the bridge of the uplink. A switch that starts again makes the bridge's device anew.
+    /// Gives the host's address to the bridge of the uplink. A switch that starts again makes a new device for the bridge.
     fn be_underlay(&self, testbed: &Testbed) -> Result<(), LabError> {
         let (a, b) = (&testbed.a, &testbed.b);
         run(None, &format!("ip -n {} addr replace {}/24 dev {UNDERLAY}", a.namespace, a.address))?;
