@@ -9,26 +9,35 @@ use std::process::Command;
 use object::elf::R_BPF_64_64;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, RelocationTarget};
 
-/// Programs: what they are called, source, flags, the enumeration that names their maps.
-const PROGRAMS: [(&str, &str, &[&str], &str); 3] = [
-    ("CAPTURE", "programs/capture.bpf.c", &[], "CaptureMap"),
-    ("CAPTURE_TEST", "programs/capture.bpf.c", &["-DKTSN_CAPTURE_TEST"], "CaptureMap"),
-    ("INGRESS", "programs/ingress.bpf.c", &[], "IngressMap"),
+/// Programs: what they are called, source, flags, the enumeration that names their maps, the hook.
+const PROGRAMS: [(&str, &str, &[&str], &str, &Hook); 6] = [
+    ("CAPTURE", "programs/capture.bpf.c", &[], "CaptureMap", &TCX),
+    ("CAPTURE_TEST", "programs/capture.bpf.c", &["-DKTSN_CAPTURE_TEST"], "CaptureMap", &TCX),
+    ("INGRESS", "programs/ingress.bpf.c", &[], "IngressMap", &TCX),
+    ("FORWARD_UPLINK", "programs/forward.bpf.c", &[], "ForwardMap", &XDP),
+    ("FORWARD_GUEST", "programs/forward.bpf.c", &["-DKTSN_GUEST"], "ForwardMap", &XDP),
+    ("PASS", "programs/pass.bpf.c", &[], "ForwardMap", &XDP),
 ];
 
-/// The ELF section of the program (`SECTION` in the source).
-const SECTION: &str = "tcx/ingress";
+/// Where a program is attached: the ELF section of the program (`SECTION` in the source), and the hook's name in Rust.
+struct Hook {
+    section: &'static str,
+    name: &'static str,
+}
+
+const TCX: Hook = Hook { section: "tcx/ingress", name: "TcxIngress" };
+const XDP: Hook = Hook { section: "xdp", name: "Xdp" };
 
 fn main() {
     println!("cargo:rerun-if-changed=programs");
     println!("cargo:rerun-if-env-changed=CLANG");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let mut text = String::new();
-    for (name, source, flags, maps) in PROGRAMS {
+    for (name, source, flags, maps, hook) in PROGRAMS {
         let object = out.join(format!("{name}.o"));
         compile(Path::new(source), flags, &object);
         let octets = std::fs::read(&object).expect("clang wrote it");
-        write_constants(&mut text, name, maps, &octets);
+        write_constants(&mut text, name, maps, hook, &octets);
     }
     std::fs::write(out.join("programs.rs"), text).expect("OUT_DIR can be written");
 }
@@ -61,14 +70,17 @@ fn compile(source: &Path, flags: &[&str], object: &Path) {
 }
 
 /// Writes the program of `object` down: its instructions, and which of them load the address of which map.
-fn write_constants(into: &mut String, name: &str, maps: &str, object: &[u8]) {
+fn write_constants(into: &mut String, name: &str, maps: &str, hook: &Hook, object: &[u8]) {
     let object = object::File::parse(object).expect("clang writes ELF");
-    let section = object.section_by_name(SECTION).unwrap_or_else(|| panic!("no section {SECTION}"));
+    let section = object.section_by_name(hook.section);
+    let section = section.unwrap_or_else(|| panic!("no section {}", hook.section));
     let code = section.data().expect("clang wrote it");
     if name.ends_with("_TEST") {
         into.push_str("#[cfg(test)]\n");
     }
-    writeln!(into, "pub(crate) const {name}: Program = Program {{ instructions: &[").expect("a String");
+    let hook = hook.name;
+    writeln!(into, "pub(crate) const {name}: Program = Program {{ hook: Hook::{hook}, instructions: &[")
+        .expect("a String");
     for word in code.as_chunks::<8>().0 {
         writeln!(into, "    {:#018x},", u64::from_le_bytes(*word)).expect("a String");
     }

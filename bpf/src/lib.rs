@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eBPF programs and how they are loaded: kernel capture of timed UDP frames at the host end of a pod's veth, and the ingress
-//! fast path at a node's uplink.
+//! eBPF programs and how they are loaded: kernel capture of timed UDP frames at the host end of a pod's veth, the ingress
+//! fast path at a node's uplink, and forwarding between a virtual machine's tap and the uplink.
 //!
 //! In, [`Capture`]: which clocks, destinations and source addresses; the device. Out: [`Frames`], the ring with captured frames, and
-//! [`Counters`]. In, [`Ingress`]: which VXLAN frames are for which pod; the uplink. Out: frames in pods. The programs themselves
-//! are C (`programs/`), compiled by the build.
+//! [`Counters`]. In, [`Ingress`]: which VXLAN frames are for which pod; the uplink. Out: frames in pods. In, [`Forward`]: which
+//! station is behind which device. Out: frames there. The programs themselves are C (`programs/`), compiled by the build.
 //!
 //! Everything that is loaded hangs on descriptors of this process: when it ends, however it ends, the kernel takes the
 //! program off the device and frees its maps, and frames go on the kernel's way. Nothing is pinned.
 
 mod capture;
 mod error;
+mod forward;
 mod frames;
+mod hook;
 mod ingress;
 mod layout;
 mod mirror;
@@ -26,6 +28,7 @@ mod sys;
 
 pub use capture::{Capture, Destination, Options};
 pub use error::BpfError;
+pub use forward::{Forward, Forwarded, Mac, Pass, STATIONS_MAX};
 pub use frames::{Counters, Frames, Taken};
 pub use ingress::{Delivery, End, Ingress, Routed, SLOTS_MAX, TARGETS_MAX, Tallied, Target};
 pub use layout::{Clock, Counted, FRAME_OCTETS_MAX};
@@ -35,7 +38,7 @@ pub use program::Place;
 mod test_run {
     #[allow(unsafe_code)]
     mod sys;
-    pub(crate) use sys::{disturbed, own_network, run};
+    pub(crate) use sys::{disturbed, own_network, run, tap};
 
     /// Fields of an IPv4 header to try.
     pub(crate) struct Ipv4Fields<'a> {

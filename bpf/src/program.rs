@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use crate::error::BpfError;
+use crate::hook::Hook;
 use crate::sys::{self, MapShape};
 
 /// The maps of the capture program.
@@ -29,8 +30,17 @@ pub(crate) enum IngressMap {
     Own,
 }
 
+/// The maps of the programs that forward between a tap and the uplink.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ForwardMap {
+    Stations,
+    Ports,
+    Counted,
+}
+
 /// A program that has not been loaded yet.
 pub(crate) struct Program {
+    hook: Hook,
     instructions: &'static [u64],
     /// Which instruction loads the address of which map.
     maps: &'static [(usize, usize)],
@@ -54,6 +64,7 @@ pub enum Place {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     maps: Vec<OwnedFd>,
+    hook: Hook,
     pub(crate) program: OwnedFd,
     /// The link, and the device that it was made for.
     link: Option<(OwnedFd, u32)>,
@@ -68,22 +79,24 @@ impl Loaded {
         for (at, map) in program.maps {
             instructions[*at] |= SOURCE_IS_MAP | u64::from(sys::number(maps[*map].as_fd())) << 32;
         }
-        let program = sys::program_load(name, &instructions).map_err(|(source, log)| {
+        let hook = program.hook;
+        let program = sys::program_load(name, hook, &instructions).map_err(|(source, log)| {
             if log.is_empty() { BpfError::os("load")(source) } else { BpfError::Refused { source, log } }
         })?;
-        Ok(Self { maps, program, link: None })
+        Ok(Self { maps, hook, program, link: None })
     }
 
-    /// The map of this number ([`CaptureMap`], [`IngressMap`]).
+    /// The map of this number ([`CaptureMap`], [`IngressMap`], [`ForwardMap`]).
     pub(crate) fn map(&self, number: usize) -> &OwnedFd {
         &self.maps[number]
     }
 
-    /// Takes the program off the device that it was at, and puts it in front of all others at the ingress of this one.
+    /// Takes the program off the device that it was at, and puts it in front of all others at the ingress of this one. XDP: the
+    /// device has no other program.
     pub(crate) fn attach(&mut self, ifindex: u32) -> Result<(), BpfError> {
         // A device takes a program only once.
         self.link = None;
-        let link = sys::link_create(&self.program, ifindex).map_err(BpfError::os("attach"))?;
+        let link = sys::link_create(&self.program, self.hook, ifindex).map_err(BpfError::os("attach"))?;
         self.link = Some((link, ifindex));
         Ok(())
     }

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::hook::Hook;
+
 const MAP_CREATE: c_long = 0;
 const MAP_LOOKUP: c_long = 1;
 const MAP_UPDATE: c_long = 2;
@@ -19,10 +21,6 @@ const OBJ_GET_INFO: c_long = 15;
 const PROG_QUERY: c_long = 16;
 const LINK_CREATE: c_long = 28;
 
-const PROG_TYPE_SCHED_CLS: u32 = 3;
-const TCX_INGRESS: u32 = 46;
-/// BPF_F_BEFORE: with nothing named, in front of all others.
-const BEFORE: u32 = 1 << 3;
 const LOG_OCTETS: usize = 1 << 16;
 
 /// Types of maps (`enum bpf_map_type`).
@@ -33,6 +31,7 @@ pub(crate) enum MapType {
     PercpuArray = 6,
     LpmTrie = 11,
     Devmap = 14,
+    DevmapHash = 25,
     Ringbuf = 27,
 }
 
@@ -223,15 +222,19 @@ struct ProgLoad {
 /// The verifier gives up where the thread has something else to see to, a freezing control group for example (EAGAIN).
 const LOAD_TRIES: usize = 5;
 
-/// Loads a TCX program; on refusal the end of the verifier's log comes along.
-pub(crate) fn program_load(name: &str, instructions: &[u64]) -> Result<OwnedFd, (io::Error, String)> {
+/// Loads a program; on refusal the end of the verifier's log comes along.
+pub(crate) fn program_load(
+    name: &str,
+    hook: Hook,
+    instructions: &[u64],
+) -> Result<OwnedFd, (io::Error, String)> {
     let mut attributes = ProgLoad {
-        prog_type: PROG_TYPE_SCHED_CLS,
+        prog_type: hook.program_type(),
         instruction_count: instructions.len() as u32,
         instructions: address(instructions),
         licence: c"Dual BSD/GPL".as_ptr() as u64,
         name: object_name(name),
-        expected_attach_type: TCX_INGRESS,
+        expected_attach_type: hook.attach_type(),
         ..ProgLoad::default()
     };
     let _undisturbed = crate::signals::NoSignals::new();
@@ -271,11 +274,13 @@ struct LinkCreate {
     flags: u32,
 }
 
-/// Puts the program in front of all others at the device's ingress, for as long as the link is open.
-pub(crate) fn link_create(program: &OwnedFd, ifindex: u32) -> io::Result<OwnedFd> {
+/// Puts the program at the hook of the device, for as long as the link is open: in front of all others at the ingress, or alone in the
+/// driver. The device is one of the calling thread's network namespace.
+pub(crate) fn link_create(program: &OwnedFd, hook: Hook, ifindex: u32) -> io::Result<OwnedFd> {
+    let program = number(program.as_fd());
     let mut attributes =
-        LinkCreate { program: number(program.as_fd()), ifindex, attach_type: TCX_INGRESS, flags: BEFORE };
-    // SAFETY: this is what BPF_LINK_CREATE takes for TCX; there is no address in it.
+        LinkCreate { program, ifindex, attach_type: hook.attach_type(), flags: hook.flags() };
+    // SAFETY: this is what BPF_LINK_CREATE takes for TCX and XDP; there is no address in it.
     unsafe { bpf(LINK_CREATE, &mut attributes) }.map(owned)
 }
 
@@ -332,7 +337,7 @@ pub(crate) fn link_is_first(ifindex: u32, link: u32) -> io::Result<bool> {
     let (mut programs, mut links) = ([0_u32; 64], [0_u32; 64]);
     let mut attributes = Query {
         target: ifindex,
-        attach_type: TCX_INGRESS,
+        attach_type: Hook::TcxIngress.attach_type(),
         programs: programs.as_mut_ptr() as u64,
         count: programs.len() as u32,
         links: links.as_mut_ptr() as u64,

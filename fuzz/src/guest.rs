@@ -9,15 +9,28 @@ use crate::guest_protocol::{Decoder, Message, PAYLOAD_OCTETS_MAX, Violation};
 /// The messages in these octets, as octets again.
 fn heard(octets: &[u8], piece: usize) -> (Vec<u8>, Option<Violation>) {
     let (mut decoder, mut heard) = (Decoder::default(), Vec::new());
-    let (mut is_ready, mut has_ended) = (false, false);
+    let (mut is_ready, mut has_file, mut has_ended) = (false, false, false);
     let mut hear = |message: Message<'_>| {
         assert!(!has_ended, "a message after the end: {message:?}");
         match message {
             Message::Ready => assert!(!std::mem::replace(&mut is_ready, true), "ready twice"),
-            Message::Stdout(octets) | Message::Stderr(octets) => assert!(octets.len() <= PAYLOAD_OCTETS_MAX),
+            Message::Part(octets) if !has_file => panic!("a part of no file: {octets:?}"),
+            Message::Stdout(octets)
+            | Message::Stderr(octets)
+            | Message::Clock(octets)
+            | Message::File(octets)
+            | Message::Part(octets) => {
+                has_file |= matches!(message, Message::File(_));
+                assert!(octets.len() <= PAYLOAD_OCTETS_MAX);
+            }
+            Message::Impossible(_) => {
+                assert!(!is_ready, "impossible, and ready");
+                has_ended = true;
+            }
             Message::Ended(_) => has_ended = true,
         }
-        assert!(is_ready, "{message:?} before it is ready");
+        let is_early = matches!(message, Message::Clock(_) | Message::Impossible(_));
+        assert!(is_ready || is_early, "{message:?} before it is ready");
         message.write(&mut heard).expect("what was read can be written");
     };
     let violation = octets.chunks(piece).find_map(|part| decoder.take(part, &mut hear).err());
@@ -45,6 +58,8 @@ mod tests {
         };
         assert_eq!(said(include_bytes!("../corpus/guest/whole.bin")), (true, false));
         assert_eq!(said(include_bytes!("../corpus/guest/killed.bin")), (true, false));
+        assert_eq!(said(include_bytes!("../corpus/guest/files.bin")), (true, false));
+        assert_eq!(said(include_bytes!("../corpus/guest/part-of-none.bin")), (false, true));
         assert_eq!(said(include_bytes!("../corpus/guest/after-end.bin")), (false, true));
         assert_eq!(said(include_bytes!("../corpus/guest/too-long.bin")), (false, true));
     }

@@ -19,6 +19,11 @@ mod control_messages;
 #[cfg(feature = "api")]
 mod daemon;
 mod expect;
+mod far;
+// The lab around it runs ssh.
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../lab/src/remote/frames.rs"]
+mod far_frames;
 mod guest;
 // The lab around it runs QEMU.
 #[allow(dead_code, unreachable_pub)]
@@ -37,6 +42,7 @@ mod resolve;
 mod ring;
 mod schedule;
 pub mod targets;
+mod vptp;
 mod wire;
 
 #[cfg(feature = "api")]
@@ -44,6 +50,7 @@ pub use api::api;
 #[cfg(feature = "api")]
 pub use daemon::{clock, config, netlink, rules, state};
 pub use expect::expect;
+pub use far::far;
 pub use guest::guest;
 pub use link::link;
 pub use messages::messages;
@@ -52,4 +59,5 @@ pub use registrar::registrar;
 pub use resolve::resolve;
 pub use ring::{control, ring};
 pub use schedule::{schedule, taprio};
+pub use vptp::vptp;
 pub use wire::wire;

@@ -12,6 +12,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("link", crate::link),
     ("expect", crate::expect),
     ("guest", crate::guest),
+    ("far", crate::far),
+    ("vptp", crate::vptp),
     ("resolve", crate::resolve),
     #[cfg(feature = "api")]
     ("api", crate::api),

@@ -7,6 +7,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use ktsn_lab::LabError;
+
 use crate::control::listed;
 use crate::doctor::program;
 
@@ -14,19 +16,38 @@ use crate::doctor::program;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Missing {
     /// The part is in none of these places.
-    #[error(
-        "{part} is not at {}; `make build` puts it beside ktsn{}",
-        listed(places),
-        if *part == "libktsn.so" { ", or name it with KTSN_LIB" } else { "" }
-    )]
+    #[error("{}; {}", self.what(), self.remedy())]
     Nowhere { part: &'static str, places: Vec<PathBuf> },
     /// Its path holds a space or a colon, which separate the names in LD_PRELOAD.
-    #[error(
-        "{} cannot be preloaded: LD_PRELOAD ends a name at a space or colon; copy libktsn.so to a path without them and \
-         name it with KTSN_LIB",
-        .0.display()
-    )]
+    #[error("{}; {}", self.what(), self.remedy())]
     BadPath(PathBuf),
+}
+
+impl Missing {
+    fn what(&self) -> String {
+        match self {
+            Self::Nowhere { part, places } => format!("{part} is not at {}", listed(places)),
+            Self::BadPath(path) => {
+                format!("{} cannot be preloaded: LD_PRELOAD ends a name at a space or colon", path.display())
+            }
+        }
+    }
+
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::Nowhere { part: "libktsn.so", .. } => {
+                "`make build` puts it beside ktsn, or name it with KTSN_LIB"
+            }
+            Self::Nowhere { .. } => "`make build` puts it beside ktsn",
+            Self::BadPath(_) => "copy libktsn.so to a path without them and name it with KTSN_LIB",
+        }
+    }
+}
+
+impl From<Missing> for LabError {
+    fn from(missing: Missing) -> Self {
+        Self::Impossible { what: missing.what(), remedy: missing.remedy().to_owned() }
+    }
 }
 
 /// libktsn.so: what KTSN_LIB names, else beside us, else in `../lib/ktsn`.
@@ -47,12 +68,12 @@ pub(crate) fn library() -> Result<PathBuf, Missing> {
     Ok(found)
 }
 
-/// ktsnd: beside us, else on the search path.
+/// ktsnd: beside us, else in `../sbin` (as packages install it), else on the search path.
 ///
 /// # Errors
 /// [`Missing::Nowhere`].
 pub(crate) fn daemon() -> Result<PathBuf, Missing> {
-    let places = beside_us(&["ktsnd"]);
+    let places = beside_us(&["ktsnd", "../sbin/ktsnd"]);
     first_file(&places)
         .or_else(|| program::find(OsStr::new("ktsnd")))
         .ok_or(Missing::Nowhere { part: "ktsnd", places })
@@ -67,4 +88,29 @@ fn beside_us(names: &[&str]) -> Vec<PathBuf> {
 fn first_file(places: &[PathBuf]) -> Option<PathBuf> {
     let file = places.iter().find(|place| place.is_file())?;
     Some(file.canonicalize().unwrap_or_else(|_| file.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_has_its_remedy_once() {
+        let places = vec![PathBuf::from("/a/ktsnd"), PathBuf::from("/b/ktsnd")];
+        let daemon = || Missing::Nowhere { part: "ktsnd", places: places.clone() };
+        assert_eq!(
+            daemon().to_string(),
+            "ktsnd is not at /a/ktsnd, /b/ktsnd; `make build` puts it beside ktsn"
+        );
+        let library = Missing::Nowhere { part: "libktsn.so", places: places.clone() };
+        for error in [LabError::from(daemon()), LabError::from(library)] {
+            let text = error.to_string();
+            assert!(text.matches("make build").count() == 1 && error.exit_status() == 3, "{text}");
+        }
+        let text = LabError::from(Missing::BadPath("/a b/libktsn.so".into())).to_string();
+        assert!(
+            text.contains("/a b/libktsn.so cannot be preloaded") && text.contains("remedy: copy"),
+            "{text}"
+        );
+    }
 }

@@ -9,14 +9,16 @@ mod cmd;
 mod control;
 mod doctor;
 mod installed;
+mod k8s;
 mod output;
 mod running;
 #[allow(unsafe_code)]
 mod sys;
+mod vm_config;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Exact transmit times for programs that use SO_TXTIME.
 #[derive(Parser, Clone, Debug)]
@@ -36,11 +38,19 @@ enum Command {
     Answer(cmd::control_loop::AnswerArgs),
     Bench(cmd::bench::BenchArgs),
     Report(cmd::report::ReportArgs),
+    Rt(cmd::rt::RtArgs),
     Status(cmd::status::StatusArgs),
     Top(cmd::top::TopArgs),
     Schedule(cmd::schedule::ScheduleArgs),
     Doctor(cmd::doctor::DoctorArgs),
+    Debug(cmd::debug::DebugArgs),
+    K8s(cmd::k8s::K8sArgs),
     Vm(cmd::vm::VmArgs),
+    Clock(cmd::clock::ClockArgs),
+    Guest(cmd::guest::GuestArgs),
+    #[command(hide = true)]
+    Generate(cmd::generate::GenerateArgs),
+    Remote(cmd::remote::RemoteArgs),
 }
 
 fn main() -> ExitCode {
@@ -53,18 +63,24 @@ fn main() -> ExitCode {
         Command::Answer(args) => cmd::control_loop::answer(&args),
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Report(args) => cmd::report::run(&args),
+        Command::Rt(args) => cmd::rt::run(&args),
         Command::Status(args) => cmd::status::run(&args),
         Command::Top(args) => cmd::top::run(&args),
         Command::Schedule(args) => cmd::schedule::run(&args),
         Command::Doctor(args) => cmd::doctor::run(&args),
+        Command::Debug(args) => cmd::debug::run(&args),
+        Command::K8s(args) => cmd::k8s::run(&args),
         Command::Vm(args) => cmd::vm::run(&args),
+        Command::Clock(args) => cmd::clock::run(&args),
+        Command::Guest(args) => cmd::guest::run(&args),
+        Command::Remote(args) => cmd::remote::run(&args),
+        Command::Generate(args) => cmd::generate::run(Cli::command(), &args),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     /// Longer lines are broken in two by clap: prose may be, an example may not.
     const COLUMNS: usize = 100;

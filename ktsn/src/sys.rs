@@ -46,6 +46,42 @@ fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
     checked(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) }).map(drop)
 }
 
+/// `ETHTOOL_GCHANNELS`.
+const ETHTOOL_GCHANNELS: u32 = 0x0000_003c;
+
+/// The kernel's `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    cmd: u32,
+    /// Receive, transmit, other, combined.
+    max: [u32; 4],
+    now: [u32; 4],
+}
+
+/// The most queue pairs that a network device can have.
+///
+/// # Errors
+/// ENODEV; EOPNOTSUPP where the driver does not say it; EINVAL for a name that is none.
+pub(crate) fn queue_pairs_max(ifname: &str) -> io::Result<u32> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    let mut channels = Channels { cmd: ETHTOOL_GCHANNELS, ..Channels::default() };
+    // SAFETY: ifreq is plain data, for which zeros are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if ifname.is_empty() || ifname.len() >= request.ifr_name.len() {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(ifname.bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    let raw = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: the request is NUL-terminated (checked above) and points to `channels`; both live across the call.
+    checked(unsafe { libc::ioctl(raw, libc::SIOCETHTOOL, &raw mut request) })?;
+    let [receive, transmit, _, combined] = channels.max;
+    Ok(combined + receive.min(transmit))
+}
+
 /// A signal that was sent to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrived {

@@ -12,6 +12,7 @@ mod clock;
 mod egress;
 mod ethernet;
 mod ingress;
+mod metrics;
 mod overlay;
 mod policing;
 mod port;

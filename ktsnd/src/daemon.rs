@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Puts the daemon together, runs it, and takes it apart.
 
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use crate::clock::{Source, Watcher};
 use crate::config::Config;
 use crate::control::Control;
 use crate::margins::MarginCache;
-use crate::node::{Event, Mailbox, Node};
+use crate::metrics::Server;
+use crate::node::{Event, Mailbox, Node, NodeRequest};
 use crate::run_dir::RunDir;
 use crate::supervise::{Supervisor, Watched};
 use crate::tables;
@@ -58,6 +60,8 @@ fn lock_memory() -> rustix::io::Result<()> {
 async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow::Result<()> {
     // A signal while attachments are made ends ktsnd in order, too.
     let stop = stop_signal()?;
+    // A port that another program has is found before any pod is attached.
+    let metrics_listener = config.daemon.metrics_listen.map(Server::bind).transpose()?;
     let (event_sender, events) = Mailbox::new();
     let (request_sender, requests) = mpsc::channel(64);
     let control_socket = run_dir.control_socket();
@@ -93,10 +97,8 @@ async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow:
     for note in notes {
         node.warn(format!("state file: {note}"));
     }
-    if mlock && let Err(error) = lock_memory() {
-        node.warn(format!(
-            "memory is not locked ({error}): page faults may delay frames; grant CAP_IPC_LOCK"
-        ));
+    if mlock {
+        lock_memory_of(&mut node);
     }
     node.follow_clock(watcher.known());
     node.restore_schedules(kept.schedules);
@@ -107,6 +109,7 @@ async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow:
         node.attach(attachment, false).await.with_context(|| format!("attachment {name}"))?;
     }
     node.restore(kept.attachments, kept.foreign).await;
+    let _metrics = metrics_listener.map(|listener| serve_metrics(listener, &request_sender)).transpose()?;
     let (served_sender, served) = oneshot::channel::<()>();
     let control = tokio::spawn(async move {
         let stopped = async move {
@@ -128,6 +131,25 @@ async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow:
     }
     info!("drained");
     Ok(())
+}
+
+/// As `lock_memory`; where that is not allowed the node says so.
+fn lock_memory_of(node: &mut Node) {
+    if let Err(error) = lock_memory() {
+        node.warn(format!(
+            "memory is not locked ({error}): page faults may delay frames; grant CAP_IPC_LOCK"
+        ));
+    }
+}
+
+/// Serves metrics from now on.
+fn serve_metrics(listener: TcpListener, node: &mpsc::Sender<NodeRequest>) -> anyhow::Result<Server> {
+    let address = listener.local_addr()?;
+    info!("metrics at http://{address}/metrics");
+    if !address.ip().is_loopback() {
+        warn!("everyone who reaches {address} can read the metrics: there is no TLS and no password");
+    }
+    Server::start(listener, node.clone()).context("metrics")
 }
 
 /// Says when the daemon is to end: SIGTERM or SIGINT.

@@ -2,7 +2,8 @@
 //! The daemon: clients' rings in, frames on time out.
 //!
 //! Three kinds of threads (see `docs/design/objects.md`): workers, the registrar, and the control thread. Beside them the
-//! supervisor checks that all of them live (`docs/design/supervision.md`), and the clock watcher watches the clock.
+//! supervisor checks that all of them live (`docs/design/supervision.md`), and the clock watcher watches the clock, and a thread of its
+//! own answers scrapes ([`metrics`]).
 //! ring, resolve, sched and port meet in [`worker`] and nowhere else.
 
 mod capture;
@@ -18,6 +19,7 @@ mod ingress;
 pub mod limits;
 mod margins;
 pub mod messages;
+pub mod metrics;
 pub mod node;
 mod now;
 mod policy;

@@ -3,10 +3,11 @@
 #![forbid(unsafe_code)]
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser, ValueEnum as _};
+use ktsn_pages::Kind;
 use ktsnd::config::{Config, attach_keys, parse_attach};
 use ktsnd::daemon::{self, Options};
 
@@ -51,11 +52,17 @@ struct Arguments {
     /// The process that removes the run directory; ktsnd removes it when that process is gone
     #[arg(long, value_name = "PID", hide = true)]
     run_dir_of: Option<u32>,
+    /// Write the manual page or the completions into DIR, and end
+    #[arg(long, num_args = 2, value_names = ["man|completions", "DIR"], hide = true)]
+    generate: Option<Vec<String>>,
 }
 
 fn main() -> ExitCode {
     ktsnd::supervise::abort_on_panic();
     let arguments = Arguments::parse();
+    if let Some([kind, directory]) = arguments.generate.as_deref() {
+        return generate(kind, directory.as_ref());
+    }
     let filter = match tracing_subscriber::EnvFilter::try_new(&arguments.log) {
         Ok(filter) => filter,
         Err(error) => return wrong(&format!("--log: {:?}: {error}", arguments.log)),
@@ -99,13 +106,30 @@ fn main() -> ExitCode {
     }
 }
 
+/// What the package installs beside ktsnd.
+fn generate(kind: &str, directory: &Path) -> ExitCode {
+    let Ok(kind) = Kind::from_str(kind, false) else {
+        return wrong(&format!("--generate: {kind:?}: give man or completions"));
+    };
+    match ktsn_pages::write(Arguments::command(), kind, 8, directory) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!(
+                "ktsnd: --generate: {}: {error}; give a directory that can be written",
+                directory.display()
+            );
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn wrong(message: &str) -> ExitCode {
     eprintln!("ktsnd: {message}");
     ExitCode::from(2)
 }
 
-fn read(path: Option<&std::path::Path>) -> Result<Config, String> {
-    let default = std::path::Path::new("/etc/ktsn/ktsnd.toml");
+fn read(path: Option<&Path>) -> Result<Config, String> {
+    let default = Path::new("/etc/ktsn/ktsnd.toml");
     let file = path.unwrap_or(default);
     match std::fs::read_to_string(file) {
         Ok(text) => Config::parse(&text).map_err(|e| format!("{}: {e}", file.display())),

@@ -15,6 +15,7 @@ mod interface;
 mod kept;
 mod mailbox;
 mod margins;
+mod metrics;
 mod network_policy;
 mod peers;
 mod policing;
@@ -289,6 +290,9 @@ impl Node {
             NodeRequest::GetSchedule(device, reply) => self.get_schedule(&device, reply),
             NodeRequest::Health(reply) => {
                 let _ = reply.send(self.health());
+            }
+            NodeRequest::Metrics(reply) => {
+                let _ = reply.send(Box::new(self.snapshot()));
             }
         }
     }

@@ -300,5 +300,8 @@ pub(crate) fn fault_of(found: &fs::Metadata) -> Option<String> {
 }
 
 #[cfg(test)]
+#[path = "run_dir/archive_tests.rs"]
+mod archive_tests;
+#[cfg(test)]
 #[path = "run_dir_tests.rs"]
 mod tests;

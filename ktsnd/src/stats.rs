@@ -3,12 +3,16 @@
 //!
 //! In: events and spans. Out: counts and distributions. To count must never cost more than a plain addition.
 
+mod counted;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ktsn_model::{BypassReason, DropReason, TrafficClass};
 use ktsn_sched::policing::{FilterCounters, Tripped};
 use ktsn_time::Nanos;
+
+pub use counted::Counted;
 
 /// Two octaves share nothing: 128 sub-buckets each keep the error below 0.8 %.
 const SUB_BITS: u32 = 7;

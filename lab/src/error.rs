@@ -45,6 +45,12 @@ pub enum LabError {
         /// How to get it.
         remedy: String,
     },
+    /// Nothing of what was asked for can be measured.
+    #[error("nothing can be measured here:{0}")]
+    Nothing(
+        /// Each part and its reason, a line each, after a line break.
+        String,
+    ),
     /// A wrong argument.
     #[error("{0}")]
     Usage(String),
@@ -67,6 +73,9 @@ pub enum LabError {
     /// The daemon's control socket.
     #[error("ktsnd's control socket: {0}")]
     Control(String),
+    /// The other host of an experiment.
+    #[error(transparent)]
+    Remote(Box<crate::remote::RemoteError>),
     /// SIGINT or SIGTERM.
     #[error("stopped by a signal; everything that was set up is removed")]
     Stopped,
@@ -83,11 +92,21 @@ pub enum LabError {
 impl LabError {
     /// The exit status that belongs to it: 2 wrong usage, 3 not possible here, 1 everything else.
     #[must_use]
-    pub const fn exit_status(&self) -> u8 {
+    pub fn exit_status(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
-            Self::Impossible { .. } => 3,
+            Self::Impossible { .. } | Self::Nothing(_) => 3,
+            Self::Remote(error) => error.exit_status(),
             _ => 1,
+        }
+    }
+
+    /// What is wrong and what to do, as a part of another sentence.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Impossible { what, remedy } => format!("{}; {remedy}", what.trim()),
+            other => other.to_string(),
         }
     }
 

@@ -6,27 +6,33 @@
 //! measuring lock, and no round is left out by its result.
 
 pub mod calls;
+pub mod clock_bench;
 pub mod cluster;
 mod command;
 pub mod container;
 pub mod control_loop;
 pub mod daemon;
+pub mod datapaths;
 pub mod error;
 pub mod exclusive;
 pub mod experiment;
 pub mod gates;
+pub mod guest;
 pub mod micro;
 mod observations;
 mod observers;
 pub mod overlay;
 pub mod ovs;
 pub mod process;
+pub mod realtime;
 pub mod receive;
+pub mod remote;
 pub mod rtos;
 pub mod sched;
 pub mod testbed;
 pub mod tools;
 pub mod vm;
+pub mod vm_bench;
 mod worker_example;
 
 #[allow(unsafe_code)]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A private OVS-DPDK (Debian's openvswitch-switch-dpdk): database, sockets, logs and huge pages in a directory of its own.
+//! A private Open vSwitch (Debian's openvswitch-switch-dpdk), with DPDK or without: database, sockets, logs and huge pages in a directory
+//! of its own.
 //!
 //! In: a namespace, and how the switch may use the machine. Out: a running switch without any bridge, and calls that make bridges
 //! and ports. It touches neither PCI nor the system's own Open vSwitch. Everything ends with the value, the reserved huge pages
@@ -10,17 +11,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-
 use crate::command::output_of;
 use crate::error::LabError;
 use crate::process::{Process, Program};
 use crate::sys;
 
+mod left;
+mod pages;
+
+pub use left::sweep;
+use left::{NOTED_PAGES, PREFIX};
+use pages::{HUGE_FILES, HugeFiles, PAGE_MIB, Pages};
+
 const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-const PAGES: &str = "/proc/sys/vm/nr_hugepages";
-const PAGE_MIB: u32 = 2;
 /// DPDK prepares its memory before the switch answers: seconds, on a busy machine many.
 const START_MAX: Duration = Duration::from_secs(90);
 const STEP: Duration = Duration::from_millis(20);
@@ -34,13 +38,16 @@ pub struct Options {
     pub main_cpu: usize,
     /// What that thread does when it found nothing.
     pub polling: Polling,
-    /// Huge pages of the switch in MiB (`dpdk-socket-mem`, `dpdk-socket-limit`): one port and its buffers take some 200.
+    /// Huge pages of the switch in MiB (`dpdk-socket-mem`, `dpdk-socket-limit`): one port and its buffers take some 200. Without DPDK
+    /// none are needed.
     pub memory_mib: u32,
+    /// Whether the switch has DPDK, which vhost-user ports need.
+    pub dpdk: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cpu: 0, main_cpu: 0, polling: Polling::default(), memory_mib: 512 }
+        Self { cpu: 0, main_cpu: 0, polling: Polling::default(), memory_mib: 512, dpdk: true }
     }
 }
 
@@ -66,72 +73,16 @@ impl Default for Polling {
     }
 }
 
-/// Huge pages that were reserved for one user; given back with the value.
-#[derive(Debug)]
-struct Pages {
-    before: u32,
-}
-
-impl Pages {
-    fn reserve(count: u32) -> Result<Self, LabError> {
-        let read = || {
-            let text = std::fs::read_to_string(PAGES).map_err(LabError::file(PAGES))?;
-            text.trim()
-                .parse::<u32>()
-                .map_err(|error| LabError::Contents { path: PAGES.into(), problem: error.to_string() })
-        };
-        let before = read()?;
-        std::fs::write(PAGES, (before + count).to_string()).map_err(LabError::file(PAGES))?;
-        let pages = Self { before };
-        let found = read()?;
-        if found < before + count {
-            return Err(LabError::Impossible {
-                what: format!(
-                    "{count} huge pages of {PAGE_MIB} MiB: the kernel has {}",
-                    found - before.min(found)
-                ),
-                remedy: format!("free memory, or reserve them at boot: vm.nr_hugepages={}", before + count),
-            });
-        }
-        Ok(pages)
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        let _stay_reserved = std::fs::write(PAGES, self.before.to_string());
-    }
-}
-
-/// A hugetlbfs of the switch's own.
-#[derive(Debug)]
-struct HugeFiles(PathBuf);
-
-impl HugeFiles {
-    fn mount(directory: PathBuf) -> Result<Self, LabError> {
-        std::fs::create_dir(&directory).map_err(LabError::file(&directory))?;
-        mount("nodev", &directory, "hugetlbfs", MountFlags::empty(), Some(c"pagesize=2M"))
-            .map_err(|errno| LabError::system("mount(hugetlbfs)")(errno.into()))?;
-        Ok(Self(directory))
-    }
-}
-
-impl Drop for HugeFiles {
-    fn drop(&mut self) {
-        let _is_busy = unmount(&self.0, UnmountFlags::DETACH);
-    }
-}
-
 /// A running switch. Fields end in this order.
 #[derive(Debug)]
 pub struct Ovs {
     switch: Option<Process>,
     _database: Process,
-    _files: HugeFiles,
-    _pages: Pages,
+    _files: Option<HugeFiles>,
+    _pages: Option<Pages>,
     namespace: String,
     directory: tempfile::TempDir,
-    polling: Polling,
+    options: Options,
 }
 
 /// What Debian packages the switch needs and this machine lacks; `None`: nothing.
@@ -147,11 +98,19 @@ impl Ovs {
     /// # Errors
     /// A program or huge pages are missing, or the switch does not come up; nothing stays.
     pub fn start(namespace: &str, options: &Options) -> Result<Self, LabError> {
-        let directory = tempfile::Builder::new().prefix("ktsn-ovs-").tempdir();
+        sweep();
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let directory = tempfile::Builder::new().prefix(&prefix).tempdir();
         let directory = directory.map_err(LabError::system("mkdir"))?;
         let place = directory.path();
-        let pages = Pages::reserve(options.memory_mib / PAGE_MIB)?;
-        let files = HugeFiles::mount(place.join("huge"))?;
+        let count = options.memory_mib / PAGE_MIB;
+        let pages = options.dpdk.then(|| Pages::reserve(count)).transpose()?;
+        if pages.is_some() {
+            // For a process that cannot give them back.
+            let noted = place.join(NOTED_PAGES);
+            std::fs::write(&noted, count.to_string()).map_err(LabError::file(&noted))?;
+        }
+        let files = options.dpdk.then(|| HugeFiles::mount(place.join(HUGE_FILES))).transpose()?;
         let database = place.join("conf.db");
         run(place, "ovsdb-tool", &["create".as_ref(), database.as_os_str(), SCHEMA.as_ref()])?;
         let socket = place.join("db.sock");
@@ -167,7 +126,7 @@ impl Ovs {
             _pages: pages,
             namespace: namespace.to_owned(),
             directory,
-            polling: options.polling,
+            options: *options,
         };
         ovs.wait_for(&socket, "the database")?;
         ovs.vsctl(&["--no-wait", "init"])?;
@@ -183,17 +142,20 @@ impl Ovs {
             Polling::Sleeps { us_max } => us_max,
             Polling::Spins { .. } => 0,
         };
-        for (key, value) in [
+        let dpdk = [
             ("dpdk-init", "true".to_owned()),
             ("dpdk-extra", format!("\"--no-pci --no-telemetry --file-prefix={prefix}\"")),
-            ("dpdk-hugepage-dir", format!("\"{}\"", self.directory.path().join("huge").display())),
+            ("dpdk-hugepage-dir", format!("\"{}\"", self.directory.path().join(HUGE_FILES).display())),
             ("dpdk-socket-mem", format!("\"{}\"", options.memory_mib)),
             // Without a limit the switch takes every page that it finds.
             ("dpdk-socket-limit", format!("\"{}\"", options.memory_mib)),
             ("dpdk-lcore-mask", format!("\"{:#x}\"", 1_u64 << options.main_cpu)),
+        ];
+        let polling = [
             ("pmd-cpu-mask", format!("\"{:#x}\"", 1_u64 << options.cpu)),
             ("pmd-maxsleep", format!("\"{sleep_us_max}\"")),
-        ] {
+        ];
+        for (key, value) in dpdk.into_iter().filter(|_| options.dpdk).chain(polling) {
             self.vsctl(&["--no-wait", "set", "Open_vSwitch", ".", &format!("other_config:{key}={value}")])?;
         }
         Ok(())
@@ -208,12 +170,21 @@ impl Ovs {
         let place = self.directory.path();
         let control = self.control();
         let _none = std::fs::remove_file(&control);
-        let switch = Program::new("ovs-vswitchd", Path::new(SWITCH))
+        // DPDK places its main thread itself.
+        let switch = match self.options.dpdk {
+            true => Program::new("ovs-vswitchd", Path::new(SWITCH)),
+            false => Program::new("ovs-vswitchd", Path::new("taskset")).args([
+                "-c",
+                &self.options.main_cpu.to_string(),
+                SWITCH,
+            ]),
+        };
+        let switch = switch
             .args([format!("unix:{}", place.join("db.sock").display())])
             .args([format!("--unixctl={}", control.display())]);
         self.switch = Some(private(switch, place).within(&self.namespace).start(place)?);
         self.wait_for(&control, "the switch")?;
-        // It answers only when DPDK is up.
+        // It answers only when DPDK is up, if it has that.
         self.appctl(&["version"]).map(drop)
     }
 
@@ -249,12 +220,33 @@ impl Ovs {
     pub fn go_on(&self) -> Result<(), LabError> {
         let Some(switch) = &self.switch else { return Ok(()) };
         switch.go_on()?;
-        if let Polling::Spins { nice } = self.polling {
+        self.place_polling_thread()
+    }
+
+    /// Gives the polling thread the scheduling that was asked for. There is one only while there are ports to poll.
+    ///
+    /// # Errors
+    /// The kernel refuses, or there is no polling thread.
+    pub fn place_polling_thread(&self) -> Result<(), LabError> {
+        let Some(switch) = &self.switch else { return Ok(()) };
+        if let Polling::Spins { nice } = self.options.polling {
             let (nice, thread) = (nice.to_string(), polling_thread(switch.pid())?);
             let arguments = ["-n".as_ref(), nice.as_ref(), "-p".as_ref(), thread.as_ref()];
             run(self.directory.path(), "renice", &arguments)?;
         }
         Ok(())
+    }
+
+    /// Whether the switch has not ended.
+    ///
+    /// # Errors
+    /// It has ended; the error shows how, and what it said.
+    pub fn check_running(&mut self) -> Result<(), LabError> {
+        let Some(switch) = &mut self.switch else { return Ok(()) };
+        match switch.wait_any(Duration::ZERO)? {
+            Some(_) => Err(switch.failed("ended while it was needed".to_owned())),
+            None => Ok(()),
+        }
     }
 
     /// Kills the switch, as a crash does.

@@ -238,6 +238,17 @@ impl Process {
         }
     }
 
+    /// Waits for its end after it was asked to; it is killed after `longest`. A stop of the caller does not cut this short.
+    pub(crate) fn end_within(&mut self, longest: Duration) {
+        let until = Instant::now() + longest;
+        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        // One that has ended has nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Stops all its threads until [`Self::go_on`].
     ///
     /// # Errors
@@ -270,9 +281,14 @@ impl Process {
         self.child.kill().map_err(LabError::system("kill"))
     }
 
+    /// What it has written to its log so far.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     /// An error with what the process wrote.
     pub(crate) fn failed(&self, problem: String) -> LabError {
-        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let said = self.said();
         let said = end_of(&said);
         let shown = if said.is_empty() { String::new() } else { format!("; it said:\n{said}") };
         LabError::Process { name: self.name.clone(), problem, stderr: shown }

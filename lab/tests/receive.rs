@@ -59,6 +59,7 @@ fn every_cycle_has_its_answer() {
         rounds: 2,
         cycles: 40,
         period: Nanos::from_millis(2),
+        hosts: None,
         setup: setup(directory.path()),
     };
     let outcome = control_loop::run(&plan, &mut |_| ()).unwrap();

@@ -51,9 +51,15 @@ impl Environment {
             tai_offset_seconds: clock.tai_offset_seconds,
             clock_synchronised: clock.synchronised,
             load_average: load_average(&load),
-            versions: BTreeMap::from([("ktsn".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
+            versions: BTreeMap::from([("ktsn".to_owned(), own_version(cfg!(debug_assertions)))]),
         }
     }
+}
+
+/// This program's version. A debug build says so: its times are of other programs than those that users run.
+fn own_version(is_debug: bool) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    if is_debug { format!("{version}, debug build") } else { version.to_owned() }
 }
 
 fn cpu_model(cpuinfo: &str) -> String {
@@ -179,7 +185,9 @@ mod tests {
         assert!(environment.cpus >= 1);
         assert!(environment.kernel.len() > 3);
         assert!(!environment.preempt.is_empty() && !environment.clocksource.is_empty());
-        assert_eq!(environment.versions["ktsn"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(environment.versions["ktsn"], own_version(cfg!(debug_assertions)));
+        assert_eq!(own_version(false), env!("CARGO_PKG_VERSION"));
+        assert!(own_version(true).ends_with(", debug build"));
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! In: a plan of frames to send or a port to hear. Out: records (one per frame, every point of the time line
 //! under one name), exact statistics over them, and the document `ktsn.results/1`.
 //! Talker and listener are ordinary programs: they use only what libc offers and run with or without KTSN.
-//! Nothing in here may leave a frame out of a distribution, and nothing may compare instants of two clocks.
+//! Nothing in here may leave a frame out of a distribution, and nothing may compare instants of two clocks,
+//! except where the results state how far they may differ ([`hosts`]).
 //!
 //! ```text
 //!  tx_time      called_at   handed_at        wire_at              kernel_at          received_at
@@ -14,8 +15,10 @@
 
 pub mod clock;
 pub mod control;
+pub mod datapaths;
 pub mod environment;
 pub mod gates;
+pub mod hosts;
 pub mod listener;
 pub mod payload;
 pub mod records;

@@ -2,8 +2,13 @@
 //! Results as text for a terminal. In: a document. Out: tables; times in microseconds, ratios in per cent. What was not
 //! measured is shown as `–`, never as zero. Nothing is computed here.
 
+use crate::hosts::TwoHosts;
 use crate::results::{CheckOutcome, Document, Round, Series};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+pub(crate) mod realtime;
+
+pub use realtime::changes;
 
 const ABSENT: &str = "–";
 
@@ -74,6 +79,26 @@ const LOOP_COLUMNS: &[Column] = &[
     ("far daemon", "far_daemon_cpu_ratio", percent),
 ];
 
+/// The columns of datapaths.
+const DATAPATHS_COLUMNS: &[Column] = &[
+    ("frames", "frames_received", count),
+    ("lost", "lost", count),
+    ("uncounted", "lost_uncounted", count),
+    ("network min", "network_latency_ns.min", micros),
+    ("p50", "network_latency_ns.p50", micros),
+    ("p99", "network_latency_ns.p99", micros),
+    ("p99.9", "network_latency_ns.p99_9", micros),
+    ("max", "network_latency_ns.max", micros),
+    ("mean", "network_latency_ns.mean", micros),
+    ("stddev", "network_latency_ns.stddev", micros),
+    ("stable mean", "stable_latency_ns.mean", micros),
+    ("stddev", "stable_latency_ns.stddev", micros),
+    ("> 500 µs", "spikes_over_500us", count),
+    ("> 1 ms", "spikes_over_1ms", count),
+    ("user p50", "latency_ns.p50", micros),
+    ("p99", "latency_ns.p99", micros),
+];
+
 /// The columns of guests.
 const RTOS_COLUMNS: &[Column] = &[
     ("round trip p50", "latency_ns.p50", micros),
@@ -86,6 +111,43 @@ const RTOS_COLUMNS: &[Column] = &[
     ("posted KiB", "posted_peak_octets", |octets| format!("{:.1}", octets / 1024.0)),
     ("buffers KiB", "buffer_octets", |octets| format!("{:.1}", octets / 1024.0)),
 ];
+
+/// The columns of publishers and subscribers in guests.
+const VM_COLUMNS: &[Column] = &[
+    ("frames", "frames_received", count),
+    ("lost", "lost", count),
+    ("latency p50", "latency_ns.p50", micros),
+    ("p99", "latency_ns.p99", micros),
+    ("over 0.4 ms", "deadline_missed_ratio", percent),
+    ("above fastest p50", "above_fastest_ns.p50", micros),
+    ("p90", "above_fastest_ns.p90", micros),
+    ("p99", "above_fastest_ns.p99", micros),
+    ("taps p50", "taps_ns.p50", micros),
+    ("p99", "taps_ns.p99", micros),
+    ("jitter p50", "jitter_ns.p50", micros),
+    ("p99", "jitter_ns.p99", micros),
+    ("CPU talker", "talker_cpu_ratio", percent),
+    ("daemon", "daemon_cpu_ratio", percent),
+];
+
+/// The columns of guests' clocks.
+const CLOCK_COLUMNS: &[Column] = &[
+    ("samples", "clock_samples", count),
+    ("error p50", "clock_error_ns.p50", micros),
+    ("p99", "clock_error_ns.p99", micros),
+    ("max", "clock_error_ns.max", micros),
+    ("page p50", "page_error_ns.p50", micros),
+    ("p99", "page_error_ns.p99", micros),
+    ("back after a pause, s", "clock_recovery_ns", |nanos| format!("{:.2}", nanos / 1e9)),
+    ("set back", "clock_set_back", count),
+    ("beyond bound", "bound_missed", count),
+    ("CPU guest", "clock_guest_cpu_ratio", hundredths),
+    ("host", "clock_host_cpu_ratio", hundredths),
+];
+
+fn hundredths(ratio: f64) -> String {
+    format!("{:.2} %", ratio * 100.0)
+}
 
 fn count(value: f64) -> String {
     format!("{value:.0}")
@@ -132,21 +194,43 @@ pub fn series(document: &Document) -> String {
         "receive" => RECEIVE_COLUMNS.iter().collect(),
         "loop" => LOOP_COLUMNS.iter().collect(),
         "rtos" => RTOS_COLUMNS.iter().collect(),
+        "datapaths" => DATAPATHS_COLUMNS.iter().collect(),
+        "vm" => VM_COLUMNS.iter().collect(),
+        "clock" => CLOCK_COLUMNS.iter().collect(),
         _ => COLUMNS.iter().chain(GATE_COLUMNS.iter().filter(|_| gated)).collect(),
     };
-    let mut table = table(["path", "octets"].into_iter().chain(columns.iter().map(|column| column.0)), 1);
     let classes = rows.iter().any(|row| row.class != rows[0].class);
-    for row in rows {
-        let mut cells = vec![name(row, classes), row.payload_octets.to_string()];
-        let figure = |column: &Column| row.metric(column.1).map_or_else(|| ABSENT.to_owned(), column.2);
-        cells.extend(columns.iter().copied().map(figure));
-        table.add_row(cells);
-    }
+    let table = |rows: &[&Series]| {
+        let mut table = table(["path", "octets"].into_iter().chain(columns.iter().map(|column| column.0)), 1);
+        for row in rows {
+            let mut cells = vec![name(row, classes), row.payload_octets.to_string()];
+            let figure = |column: &Column| row.metric(column.1).map_or_else(|| ABSENT.to_owned(), column.2);
+            cells.extend(columns.iter().copied().map(figure));
+            table.add_row(cells);
+        }
+        table
+    };
     let times = match document.experiment.as_str() {
         "rtos" => "round trips in µs; medians of the rounds",
+        "datapaths" => {
+            "µs through the datapath (network) and from user space to user space; medians of the rounds, counts summed"
+        }
+        "clock" => {
+            "µs that the guest's clock, and the host's time by its page, are off the host's; medians of the rounds, counts summed"
+        }
         _ => "µs after the transmit time asked for; medians of the rounds, counts summed",
     };
-    format!("{times}\n{table}\n")
+    // How guests ran decides what their figures may be compared with.
+    let (guests, others): (Vec<&Series>, Vec<&Series>) =
+        rows.iter().partition(|row| row.accelerator.is_some());
+    let mut text = format!("{times}\n");
+    if !others.is_empty() || guests.is_empty() {
+        text.push_str(&format!("{}\n", table(&others)));
+    }
+    if let Some(accelerator) = guests.first().and_then(|row| row.accelerator.as_ref()) {
+        text.push_str(&format!("guests ({accelerator})\n{}\n", table(&guests)));
+    }
+    text
 }
 
 /// The comparisons with their bars.
@@ -220,6 +304,8 @@ pub fn checks(document: &Document) -> String {
 #[must_use]
 pub fn document(document: &Document) -> String {
     let mut shown = Vec::new();
+    shown.extend(TwoHosts::of(document).map(|hosts| format!("{}\n", hosts.sentence())));
+    shown.extend(document.realtime.as_ref().map(realtime::realtime));
     if !document.series.is_empty() {
         shown.push(series(document));
     }

@@ -84,6 +84,7 @@ fn run_over(pair: &Pair, mode: Mode) {
                 vxlan_port: Some(tap::VXLAN_PORT),
                 count: 0,
                 timeout: None,
+                outgoing: false,
             };
             tap::run(&plan, || ready.send(()).unwrap(), &|| stop.load(Ordering::Relaxed)).unwrap()
         });

@@ -10,3 +10,4 @@ pub mod faults;
 pub mod hook;
 pub mod hostile;
 pub mod peer;
+pub mod two_hosts;

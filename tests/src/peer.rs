@@ -189,11 +189,16 @@ impl Drop for Peer {
     }
 }
 
+/// A registration's token, the socket's own address, and its peer's.
+type Registered = (u32, Option<SocketAddr>, Option<SocketAddr>);
+
 struct Client {
     number: usize,
     control: OwnedFd,
     ring: Option<(Consumer, OwnedFd)>,
-    streams: Vec<(u32, Option<SocketAddr>, Option<SocketAddr>)>,
+    streams: Vec<Registered>,
+    /// Earlier registrations, by stream and token: a thread may publish by one while another thread registers again.
+    past: BTreeMap<(u32, u32), Registered>,
     /// What is to be answered: when, stream, token, the flags that the socket has of itself.
     pending: Vec<(Instant, u32, u32, u16)>,
     is_over: bool,
@@ -238,6 +243,7 @@ impl Daemon {
                 control,
                 ring: None,
                 streams: Vec::new(),
+                past: BTreeMap::new(),
                 pending: Vec::new(),
                 is_over: false,
                 expects: false,
@@ -286,11 +292,11 @@ impl Client {
                 events.registrations += 1;
                 let index = register.stream_index as usize;
                 self.streams.resize(self.streams.len().max(index + 1), (0, None, None));
-                let name = |name: rustix::io::Result<rustix::net::SocketAddrAny>| name.ok()?.try_into().ok();
-                let local = name(rustix::net::getsockname(socket));
+                let local = rustix::net::getsockname(socket).ok().and_then(|local| local.try_into().ok());
                 let peer =
                     rustix::net::getpeername(socket).ok().flatten().and_then(|peer| peer.try_into().ok());
-                self.streams[index] = (register.token, local, peer);
+                let before = std::mem::replace(&mut self.streams[index], (register.token, local, peer));
+                self.past.insert((register.stream_index, before.0), before);
                 let cookie = rustix::net::sockopt::socket_cookie(socket).unwrap_or(0);
                 if let TxtimeClaim::Tai(flags) = register.txtime {
                     events.claims.insert(cookie, flags);
@@ -420,6 +426,7 @@ impl Client {
     }
 
     fn take(&mut self, behaviour: &Behaviour, events: &mut Events) {
+        let past = &self.past;
         let Some((ring, doorbell)) = &mut self.ring else { return };
         while rustix::net::recv(&*doorbell, &mut [0u8; 8][..], RecvFlags::DONTWAIT)
             .is_ok_and(|read| read.0 > 0)
@@ -446,11 +453,14 @@ impl Client {
             }
             let mut payload = [0; 2048];
             while events.frames.len() < behaviour.takes_max
-                && let Some(taken) = ring.take(&mut payload)
+                && let Some(taken) = ring.take_metadata(|index, token| past.contains_key(&(index, token)))
             {
                 match taken {
                     Ok(taken) => {
-                        let (_, local, peer) = self.streams[taken.frame.stream_index as usize];
+                        ring.read_payload(taken.slot, &mut payload);
+                        let (index, token) = (taken.frame.stream_index, taken.frame.token);
+                        let (_, local, peer) =
+                            past.get(&(index, token)).copied().unwrap_or(self.streams[index as usize]);
                         events.frames.push(Received {
                             client: self.number,
                             frame: taken.frame,

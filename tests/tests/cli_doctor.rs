@@ -42,6 +42,24 @@ fn named<'a>(findings: &'a [Value], name: &str) -> &'a Value {
 }
 
 #[test]
+fn a_guest_and_a_host_are_looked_at_from_the_side_that_is_named() {
+    let names = |arguments: &[&str]| {
+        let findings = findings(&run(arguments));
+        let place = named(&findings, "vm_place")["value"].as_str().unwrap().to_owned();
+        let has = |name: &str| findings.iter().any(|finding| finding["name"] == name);
+        (place, has("vm_queues"), has("vm_guests"))
+    };
+    let (place, is_guest, is_host) = names(&["doctor", "--vm=guest", "--json"]);
+    assert!(place.starts_with("guest, as you say (") && is_guest && !is_host, "{place}");
+    let (place, is_guest, is_host) = names(&["doctor", "--vm=host", "--json"]);
+    assert!(place.starts_with("host, as you say (") && !is_guest && is_host, "{place}");
+    let (place, is_guest, is_host) = names(&["doctor", "--vm", "--json"]);
+    let says = |word: &str| place.starts_with(word);
+    assert!((says("guest") && is_guest) || (says("host") && is_host) || says("unclear"), "{place}");
+    assert_eq!(run(&["doctor", "--vm", "--program", "true"]).status.code(), Some(2));
+}
+
+#[test]
 fn everything_is_looked_at() {
     let output = run(&["doctor", "--json"]);
     let findings = findings(&output);

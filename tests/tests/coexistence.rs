@@ -125,11 +125,11 @@ fn timed_streams_by_two_uplinks_beside_best_effort_traffic_of_the_same_pod() {
     eventually("all three talk", SOON, || {
         (!first.of(1).is_empty() && !other.of(2).is_empty() && !first.of(3).is_empty()).then_some(())
     });
+    let client = within(&bed.pod_a, || TcpStream::connect((POD_B, PORTS[1])).expect("a connection"));
+    let (accepted, _) = server.accept().expect("a connection");
     let (heard, is_right) = std::thread::scope(|scope| {
-        let theirs = scope.spawn(|| exchange(&server.accept().expect("a connection").0, 1));
-        let ours = scope.spawn(|| {
-            exchange(&within(&bed.pod_a, || TcpStream::connect((POD_B, PORTS[1])).expect("a connection")), 0)
-        });
+        let theirs = scope.spawn(|| exchange(&accepted, 1));
+        let ours = scope.spawn(|| exchange(&client, 0));
         let heard = datagrams(&bed);
         (heard, [theirs, ours].map(|side| side.join().expect("one side")))
     });

@@ -3,7 +3,7 @@
 //! order, and the worker answers afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
 use ktsn_tests::faults::crowd::Crowd;
@@ -15,6 +15,7 @@ const SOON: Duration = Duration::from_secs(20);
 const PODS: usize = 50;
 const COUNT: u64 = 5000;
 const ROUNDS_MIN: usize = 3;
+const LONGEST: Duration = Duration::from_secs(120);
 
 fn start(bed: &Bed) -> Daemon {
     Daemon::start_in_order(bed, &[Attachment::pod_a(bed)])
@@ -47,7 +48,9 @@ fn a_stream_beside_attachments_that_come_and_go() {
     let rounds = std::thread::scope(|scope| {
         let churn = scope.spawn(|| {
             let mut rounds = 0;
-            while !over.load(Relaxed) || rounds < ROUNDS_MIN {
+            let begun = Instant::now();
+            // The scope waits for this thread: it ends even where the talker's check panics before `over`.
+            while (!over.load(Relaxed) && begun.elapsed() < LONGEST) || rounds < ROUNDS_MIN {
                 round(&daemon, &pods);
                 rounds += 1;
             }

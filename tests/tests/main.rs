@@ -3,13 +3,19 @@
 //! tests run side by side.
 
 mod addresses;
+mod bench_datapaths;
 mod capture;
+mod cli_clock;
 mod cli_daemon;
+mod cli_debug;
 mod cli_doctor;
 mod cli_ethernet;
+mod cli_guest;
+mod cli_pages;
 mod cli_run;
 mod cli_schedule;
 mod cli_status;
+mod cli_top;
 mod clock_policy;
 mod coexistence;
 mod error_queue;
@@ -50,8 +56,13 @@ mod hostile;
 mod hostile_bounds;
 mod ingress;
 mod ingress_rules;
+mod metrics;
 mod overlay_changes;
 mod overlay_segment;
+mod remote;
+mod rt_remote;
 mod supervision;
+mod two_hosts;
 mod txtime_rules;
 mod virtual_switch;
+mod vm_config;

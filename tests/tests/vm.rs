@@ -15,13 +15,33 @@ use std::time::{Duration, Instant};
 
 use ktsn_tests::cli::{err, ktsn, out};
 
+#[path = "vm_bench.rs"]
+mod bench;
+#[path = "vm_clock.rs"]
+mod clock;
+#[path = "vm_datapaths.rs"]
+mod datapaths;
+#[path = "vm_guest.rs"]
+mod guest;
+#[path = "vm_network.rs"]
+mod network;
+#[path = "vm_rt.rs"]
+mod rt;
+#[path = "vm_uml.rs"]
+mod uml;
+
 const LONG: Duration = Duration::from_secs(60);
 
-/// The image's directory, or why there is none here.
+/// The image of QEMU's guests.
 fn image() -> Result<&'static Path, &'static str> {
-    static IMAGE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let made = IMAGE.get_or_init(|| {
-        let output = ktsn().args(["vm", "image", "--json"]).output().expect("ktsn starts");
+    image_of("qemu")
+}
+
+/// The image's directory, or why there is none here.
+fn image_of(kind: &str) -> Result<&'static Path, &'static str> {
+    static IMAGES: [OnceLock<Result<PathBuf, String>>; 2] = [OnceLock::new(), OnceLock::new()];
+    let made = IMAGES[usize::from(kind == "uml")].get_or_init(|| {
+        let output = ktsn().args(["vm", "image", "--json", "--kind", kind]).output().expect("ktsn starts");
         match output.status.code() {
             Some(0) => {
                 let image: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -45,9 +65,10 @@ impl Cache {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = Self(tempfile::tempdir().unwrap(), one);
         let from = image.ancestors().nth(2).unwrap();
-        symlink(from.join("packages"), cache.0.path().join("packages")).unwrap();
-        if has_image {
-            symlink(from.join("images"), cache.0.path().join("images")).unwrap();
+        for name in ["packages", "packages-uml", "images", "images-uml"] {
+            if from.join(name).exists() && (has_image || name.starts_with("packages")) {
+                symlink(from.join(name), cache.0.path().join(name)).unwrap();
+            }
         }
         cache
     }
@@ -224,7 +245,7 @@ fn a_run_that_is_stopped_or_killed_leaves_no_guest() {
         assert_eq!(cache.records(), usize::from(is_killed), "SIG{signal}");
     }
     let cleaned = cache.vm(&["clean"]).output().unwrap();
-    assert_eq!(out(&cleaned), "killed runs: 1 removed, 0 QEMU ended\n", "{}", err(&cleaned));
+    assert_eq!(out(&cleaned), "killed runs: 1 removed, 0 guests ended\n", "{}", err(&cleaned));
     assert_eq!(cache.records(), 0);
 }
 

@@ -31,7 +31,34 @@ pub(crate) fn own_network() -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.map_err(Into::into)
 }
 
-/// Runs the program on a frame; `context` is a `struct __sk_buff`. What the program returned; the frame as it left it goes into
+/// A device that lives as long as its descriptor.
+pub(crate) struct Tap {
+    _descriptor: std::fs::File,
+    pub(crate) ifindex: u32,
+}
+
+/// Makes a tap of this name in the calling thread's network namespace.
+pub(crate) fn tap(name: &str) -> io::Result<Tap> {
+    let descriptor = std::fs::File::options().read(true).write(true).open("/dev/net/tun")?;
+    // SAFETY: ifreq is plain data for which all-zero is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name[..15].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: TUNSETIFF takes an ifreq, which lives through the call; the name ends with a zero.
+    let status = unsafe {
+        libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&descriptor), libc::TUNSETIFF as _, &raw mut request)
+    };
+    if status < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the name is a terminated string that outlives the call.
+    let ifindex = unsafe { libc::if_nametoindex(request.ifr_name.as_ptr()) };
+    Ok(Tap { _descriptor: descriptor, ifindex })
+}
+
+/// Runs the program on a frame; `context` is a `struct __sk_buff` or a `struct xdp_md`. What the program returned; the frame as it left it goes into
 /// `out`, where that has room.
 pub(crate) fn run(program: &OwnedFd, frame: &[u8], context: &[u32], out: &mut Vec<u8>) -> io::Result<i32> {
     let room = out.capacity();

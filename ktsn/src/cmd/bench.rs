@@ -7,13 +7,17 @@
 
 mod args;
 mod capture;
+mod clock;
 mod cluster;
+mod datapaths;
 mod gates;
+mod hosts;
 mod micro;
 mod overlay;
 mod receive;
 mod rtos;
 mod sched;
+mod vm;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,7 +27,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ktsn_lab::container::{self, Load, Path, Plan, bars};
 use ktsn_lab::{Event, LabError, Outcome};
 use ktsn_measure::results::Document;
-use ktsn_measure::{clock, table};
+use ktsn_measure::table;
 
 use crate::output;
 use args::{LOCK, ModeArgs, ResultArgs, TrafficArgs};
@@ -53,12 +57,15 @@ enum Experiment {
     Container(ContainerArgs),
     Micro(micro::MicroArgs),
     Gates(gates::GatesArgs),
+    Datapaths(datapaths::DatapathsArgs),
     Overlay(overlay::OverlayArgs),
     Receive(receive::ReceiveArgs),
     Loop(receive::LoopArgs),
     Rtos(rtos::RtosArgs),
     Capture(capture::CaptureArgs),
+    Clock(clock::ClockArgs),
     Sched(sched::SchedArgs),
+    Vm(vm::VmArgs),
     #[command(hide = true)]
     Cluster(cluster::ClusterArgs),
     #[command(hide = true)]
@@ -97,17 +104,20 @@ impl ContainerArgs {
 
 /// Runs an experiment and shows its results.
 pub(crate) fn run(args: &BenchArgs) -> ExitCode {
-    clock::stop_on_signals();
+    ktsn_measure::clock::stop_on_signals();
     let (name, done) = match &args.experiment {
         Experiment::Container(args) => ("container", container(args)),
         Experiment::Micro(args) => ("micro", micro::run(args)),
         Experiment::Capture(args) => ("capture", capture::run(args)),
+        Experiment::Clock(args) => ("clock", clock::run(args)),
         Experiment::Gates(args) => ("gates", gates::run(args)),
+        Experiment::Datapaths(args) => ("datapaths", datapaths::run(args)),
         Experiment::Overlay(args) => ("overlay", overlay::run(args)),
         Experiment::Receive(args) => ("receive", receive::run(args)),
         Experiment::Loop(args) => ("loop", receive::run_loop(args)),
         Experiment::Rtos(args) => ("rtos", rtos::run(args)),
         Experiment::Sched(args) => ("sched", sched::run(args)),
+        Experiment::Vm(args) => ("vm", vm::run(args)),
         Experiment::Cluster(args) => ("cluster", cluster::run(args)),
         Experiment::SendCost(args) => ("send-cost", micro::send_cost(args)),
     };

@@ -11,6 +11,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::doctor::finding::{Finding, State};
+use crate::doctor::vm::Side;
 use crate::doctor::{self, program};
 use crate::{control, output};
 
@@ -19,6 +20,8 @@ Examples:
   ktsn doctor
   ktsn doctor --program ./controller
   ktsn doctor --capture
+  ktsn doctor --vm
+  ktsn doctor --rt 1
   ktsn doctor --program ./controller --json | jq .program
   ktsn doctor --json | jq '.findings[] | select(.state != \"ok\")'
 
@@ -36,6 +39,20 @@ pub(crate) struct DoctorArgs {
     /// namespaces of its own (root).
     #[arg(long)]
     capture: bool,
+    /// Look at a virtual machine instead: in a guest at what its host gives it, on a host at its guests (QEMU, as root).
+    #[arg(
+        long,
+        value_name = "SIDE",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "auto",
+        conflicts_with_all = ["program", "capture"]
+    )]
+    vm: Option<Side>,
+    /// Look at what makes wake-ups late instead, for a program on this CPU.
+    #[arg(long, value_name = "CPU", conflicts_with_all = ["program", "capture", "vm"])]
+    rt: Option<u32>,
     /// JSON instead of text.
     #[arg(long)]
     json: bool,
@@ -65,10 +82,19 @@ fn show(args: &DoctorArgs) -> Result<u8, (u8, String)> {
             (2, format!("--program {}: {what}", name.display()))
         })?),
     };
-    let findings = doctor::look(&run_dir, program.as_deref(), args.capture);
+    let findings = match (args.vm, args.rt) {
+        (Some(side), _) => doctor::look_at_vm(side),
+        (None, Some(cpu)) => doctor::look_at_wake_ups(cpu),
+        (None, None) => doctor::look(&run_dir, program.as_deref(), args.capture),
+    };
     let text = if args.json { json_of(&run_dir, &findings, program.as_deref()) } else { text_of(&findings) };
     output::show(&text).map_err(|what| (1, what))?;
     Ok(u8::from(count(&findings, State::Fail) > 0))
+}
+
+/// The findings about this machine as JSON, without a program and without a measurement.
+pub(super) fn document(run_dir: &Path) -> serde_json::Value {
+    value_of(run_dir, &doctor::look(run_dir, None, false), None)
 }
 
 fn count(findings: &[Finding], state: State) -> usize {
@@ -92,16 +118,19 @@ fn text_of(findings: &[Finding]) -> String {
 }
 
 fn json_of(run_dir: &Path, findings: &[Finding], program: Option<&Path>) -> String {
+    format!("{:#}\n", value_of(run_dir, findings, program))
+}
+
+fn value_of(run_dir: &Path, findings: &[Finding], program: Option<&Path>) -> serde_json::Value {
     let program = program.and_then(|path| program::inspect(path).ok()).map(|it| it.to_json());
-    let value = json!({
+    json!({
         "program": program,
         "run_dir": run_dir.to_string_lossy(),
         "ok": count(findings, State::Ok),
         "warn": count(findings, State::Warn),
         "fail": count(findings, State::Fail),
         "findings": findings,
-    });
-    format!("{value:#}\n")
+    })
 }
 
 #[cfg(test)]

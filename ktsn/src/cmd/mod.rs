@@ -3,11 +3,18 @@
 //! (docs/interfaces.md: 0 done, 1 failed, 2 wrong usage or input, 3 not possible here).
 
 pub(crate) mod bench;
+pub(crate) mod clock;
 pub(crate) mod control_loop;
+pub(crate) mod debug;
 pub(crate) mod doctor;
+pub(crate) mod generate;
+pub(crate) mod guest;
+pub(crate) mod k8s;
 pub(crate) mod listen;
 mod observer;
+pub(crate) mod remote;
 pub(crate) mod report;
+pub(crate) mod rt;
 pub(crate) mod run;
 pub(crate) mod schedule;
 pub(crate) mod status;
@@ -16,6 +23,7 @@ pub(crate) mod tap;
 pub(crate) mod top;
 mod unserved;
 pub(crate) mod vm;
+mod vm_config;
 mod with_daemon;
 
 /// A subcommand's arguments as `line` gives them; else what the user would read.

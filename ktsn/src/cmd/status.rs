@@ -15,7 +15,7 @@ use clap::Args;
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
-use super::schedule;
+use super::{clock, schedule};
 use crate::control::{self, ControlError};
 use crate::output::{self, Written, or_dash, span, table};
 use crate::running::{self, Found};
@@ -72,6 +72,8 @@ struct Answers {
     peers: Option<overlay::Peers>,
     /// Directories of the ktsnd that were not asked.
     others: Vec<PathBuf>,
+    /// In a guest: what keeps its clock by its host's.
+    guest_clock: Option<clock::Snapshot>,
 }
 
 /// Asks and shows.
@@ -101,11 +103,22 @@ fn show(args: &StatusArgs) -> Result<(), String> {
     }
 }
 
+/// What `--json` shows of the ktsnd in this run directory.
+///
+/// # Errors
+/// No ktsnd answers there, with what to do.
+pub(super) fn document(run_dir: &Path) -> Result<Value, String> {
+    let runtime = control::runtime().map_err(|error| error.to_string())?;
+    let answers = runtime.block_on(ask(run_dir, true)).map_err(|error| error.to_string())?;
+    Ok(json_of(run_dir, &answers))
+}
+
 async fn ask(run_dir: &Path, with_peers: bool) -> Result<Answers, ControlError> {
     let mut client = control::connect(run_dir).await?;
     let mut answers = Answers {
         peers: None,
         others: Vec::new(),
+        guest_clock: clock::follower(),
         version: control::answer(run_dir, client.version(v1::VersionRequest {})).await?,
         health: control::answer(run_dir, client.health(v1::HealthRequest {})).await?,
         list: control::answer(run_dir, client.list(v1::ListRequest {})).await?,
@@ -158,6 +171,9 @@ fn put_head(text: &mut String, run_dir: &Path, answers: &Answers) {
         put!(text, "another ktsnd, beside a program, in {}: see it with --run-dir", other.display());
     }
     text.push_str(&health::text(health));
+    if let Some(clock) = &answers.guest_clock {
+        put!(text, "guest's {}", clock.line());
+    }
 }
 
 fn put_ports(text: &mut String, answers: &Answers) {
@@ -314,6 +330,7 @@ fn json_of(run_dir: &Path, answers: &Answers) -> Value {
         "other_run_dirs": answers.others.iter().map(|other| other.to_string_lossy()).collect::<Vec<_>>(),
         "version": version,
         "health": health,
+        "guest_clock": answers.guest_clock,
         "ports": list.ports.iter().map(|port| {
             let mut shown = json!(port);
             shown["gates"] = gates_of(answers, port).map(schedule::status::json_of_port).into();

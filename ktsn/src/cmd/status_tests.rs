@@ -91,13 +91,24 @@ fn made() -> Answers {
             ..Default::default()
         }],
         peers: None,
+        guest_clock: serde_json::from_value(follower()).ok(),
     }
+}
+
+/// What `ktsn clock follow` keeps.
+fn follower() -> Value {
+    json!({
+        "state": "hold-over", "updated_at_ns": 1, "discipline": "self", "error_ns": -40, "error_bound_ns": 312, "page_age_ns": 900_000_000,
+        "exchanges": 3, "exchange_failures": 0, "round_trip_ticks": 900, "steps": 1, "cpu_ns": 5, "events": [],
+    })
 }
 
 #[test]
 fn the_tables_hold_everything() {
     let text = text_of(Path::new("/run/ktsn"), &made());
     assert!(text.contains("another ktsnd, beside a program, in /run/ktsn-run.7.0"), "{text}");
+    assert!(text.contains("guest's clock hold-over: CLOCK_REALTIME is -40 ns off the host's"), "{text}");
+    assert!(text.contains("bound 312 ns, page 900.00 ms old"), "{text}");
     for part in [
         "ktsnd 0.1.0 in /run/ktsn: serving, ring ABI 1-1",
         "clock NOT SYNCHRONISED, TAI - UTC = 0 s",

@@ -35,6 +35,9 @@ pub(crate) struct TapArgs {
     /// End after this long without such a frame.
     #[arg(long, value_parser = span)]
     timeout: Option<Nanos>,
+    /// Record what this machine sends out of the device, too.
+    #[arg(long)]
+    outgoing: bool,
     #[command(flatten)]
     files: Files,
 }
@@ -51,6 +54,7 @@ fn watch(args: &TapArgs) -> Result<ExitCode, Failed> {
         vxlan_port: (args.vxlan_port != 0).then_some(args.vxlan_port),
         count: args.count,
         timeout: args.timeout,
+        outgoing: args.outgoing,
     };
     clock::stop_on_signals();
     let outcome = tap::run(&plan, || args.files.say_ready(), &clock::stop_requested)

@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `ktsn top`: what a running ktsnd does right now.
 //!
-//! In: a run directory and an interval. Out: what happened within each interval, for each port, attachment and worker: a
-//! table that is drawn again on a terminal, one line for an interval elsewhere, or JSON. Asks and changes nothing.
+//! In: a run directory, an interval, keys. Out: what happened within each interval, for each port, attachment and stream: a
+//! screen on a terminal, one line for an interval elsewhere, or JSON. Asks and changes nothing.
 
+mod app;
+mod draw;
+mod plain;
+mod rows;
+#[cfg(test)]
+mod samples;
+mod strip;
+mod terminal;
 mod view;
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use ktsn_proto::v1;
+use ktsn_proto::v1::node_client::NodeClient;
 use ktsn_time::Nanos;
+use tonic::Streaming;
+use tonic::transport::Channel;
 
 use super::observer::span;
 use crate::control::{self, ANSWER_MAX, ControlError};
@@ -30,7 +42,7 @@ Examples:
   ktsn top --once
   ktsn top --json | jq '.attachments[] | {name, sent_per_second, late_per_second}'
 
-On a terminal the table is drawn again each interval; elsewhere each interval is one line.
+On a terminal it is a screen with ports, attachments and streams; ? shows its keys. Elsewhere each interval is one line.
 Exit status: 0 done, or the reader has closed the pipe; 1 no ktsnd answers there, or it ended; 2 wrong usage.";
 
 /// Watch what ktsnd does: rates, late frames, drops, transmit error.
@@ -92,42 +104,76 @@ fn show(args: &TopArgs) -> Result<(), String> {
     runtime.block_on(watch(&found.run_dir, args, shown))
 }
 
-async fn watch(run_dir: &Path, args: &TopArgs, shown: Shown) -> Result<(), String> {
-    let mut client = control::connect(run_dir).await.map_err(|error| error.to_string())?;
-    let period_ns = u64::try_from(args.interval.get()).unwrap_or(u64::MAX);
-    let request = v1::WatchStatisticsRequest { attachment: String::new(), period_ns };
-    let mut replies = control::answer(run_dir, client.watch_statistics(request))
-        .await
-        .map_err(|error| error.to_string())?;
-    let mut before: Option<v1::StatisticsReply> = None;
-    let patience = ANSWER_MAX + std::time::Duration::from_nanos(period_ns);
-    loop {
-        let next = tokio::time::timeout(patience, replies.message()).await;
-        let ended = || ControlError::Silent(control::socket(run_dir)).to_string();
-        let reply = match next.map_err(|_| ended())? {
-            Ok(Some(reply)) => reply,
-            Ok(None) => return Err(format!("ktsnd in {} has ended", run_dir.display())),
-            Err(status) => return Err(ControlError::Refused(control::socket(run_dir), status).to_string()),
-        };
-        let health = control::answer(run_dir, client.health(v1::HealthRequest {}))
+/// A ktsnd that is asked once in an interval.
+struct Source {
+    run_dir: PathBuf,
+    client: NodeClient<Channel>,
+    replies: Streaming<v1::StatisticsReply>,
+    patience: Duration,
+    before: Option<v1::StatisticsReply>,
+}
+
+impl Source {
+    async fn open(run_dir: &Path, period: Nanos) -> Result<Self, String> {
+        let mut client = control::connect(run_dir).await.map_err(|error| error.to_string())?;
+        let period_ns = u64::try_from(period.get()).unwrap_or(u64::MAX);
+        let request = v1::WatchStatisticsRequest { attachment: String::new(), period_ns };
+        let replies = control::answer(run_dir, client.watch_statistics(request))
             .await
             .map_err(|error| error.to_string())?;
-        let list = control::answer(run_dir, client.list(v1::ListRequest {}))
-            .await
-            .map_err(|error| error.to_string())?;
-        // The first reply is what the first interval begins with.
-        if let Some(before) = before.replace(reply.clone()) {
-            let view = View::between(&before, &reply, &health, &list);
-            let text = match shown {
-                Shown::Redrawn => format!("{}{}", output::CLEAR, view.table()),
-                Shown::Table => view.table(),
-                Shown::Line => format!("{}\n", view.line()),
-                Shown::Json => format!("{}\n", view.json()),
-            };
-            match output::show(&text)? {
-                Written::Whole if !args.once => {}
-                _ => return Ok(()),
+        let patience = ANSWER_MAX + Duration::from_nanos(period_ns);
+        Ok(Self { run_dir: run_dir.to_owned(), client, replies, patience, before: None })
+    }
+
+    /// What happened in the next interval, at its end. The first reply is what the first interval begins with.
+    async fn next(&mut self) -> Result<View, String> {
+        loop {
+            let reply = self.reply().await?;
+            let health = control::answer(&self.run_dir, self.client.health(v1::HealthRequest {}))
+                .await
+                .map_err(|error| error.to_string())?;
+            let list = control::answer(&self.run_dir, self.client.list(v1::ListRequest {}))
+                .await
+                .map_err(|error| error.to_string())?;
+            if let Some(before) = self.before.replace(reply.clone()) {
+                return Ok(View::between(&before, &reply, &health, &list));
             }
+        }
+    }
+
+    async fn reply(&mut self) -> Result<v1::StatisticsReply, String> {
+        let socket = || control::socket(&self.run_dir);
+        match tokio::time::timeout(self.patience, self.replies.message()).await {
+            Err(_) => Err(ControlError::Silent(socket()).to_string()),
+            Ok(Ok(Some(reply))) => Ok(reply),
+            Ok(Ok(None)) => Err(format!("ktsnd in {} has ended", self.run_dir.display())),
+            Ok(Err(status)) => Err(ControlError::Refused(socket(), status).to_string()),
+        }
+    }
+
+    /// The gates of all ports now.
+    async fn gates(&mut self) -> Result<Vec<v1::ScheduleState>, String> {
+        let request = v1::GetScheduleRequest { port: String::new() };
+        let reply = control::answer(&self.run_dir, self.client.get_schedule(request)).await;
+        Ok(reply.map_err(|error| error.to_string())?.ports)
+    }
+}
+
+async fn watch(run_dir: &Path, args: &TopArgs, shown: Shown) -> Result<(), String> {
+    let mut source = Source::open(run_dir, args.interval).await?;
+    if shown == Shown::Redrawn {
+        return terminal::run(source).await;
+    }
+    loop {
+        let view = source.next().await?;
+        let text = match shown {
+            Shown::Redrawn | Shown::Table => view.table(),
+            Shown::Line => format!("{}\n", view.line()),
+            Shown::Json => format!("{}\n", plain::escaped(&view.json().to_string())),
+        };
+        match output::show(&text)? {
+            Written::Whole if !args.once => {}
+            _ => return Ok(()),
         }
     }
 }
@@ -138,7 +184,7 @@ mod tests {
     use crate::cmd::parsed;
 
     #[test]
-    fn a_terminal_is_drawn_anew_and_everything_else_gets_lines() {
+    fn a_terminal_gets_a_screen_and_everything_else_gets_lines() {
         for (line, is_terminal, shown) in [
             ("", true, Shown::Redrawn),
             ("", false, Shown::Line),

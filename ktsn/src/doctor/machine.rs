@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use super::finding::Finding;
+use crate::cmd::clock::Snapshot;
 
 /// SO_NETNS_COOKIE, by which ktsnd finds a socket's attachment.
 const KERNEL_MIN: (u32, u32) = (5, 14);
@@ -20,11 +21,12 @@ pub(super) fn findings() -> Vec<Finding> {
     let mut findings = vec![kernel(), preemption(), cpus(), idle(), governor(), timer_slack()];
     findings.push(clock_source());
     findings.extend(clock());
+    findings.extend(crate::cmd::clock::follower().map(|follower| guest_clock(&follower)));
     findings
 }
 
 /// A file's text without its end, where it can be read.
-pub(super) fn text(path: impl AsRef<Path>) -> Option<String> {
+pub(crate) fn text(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
@@ -99,17 +101,20 @@ fn cpus() -> Finding {
     )
 }
 
+/// The enabled idle states of a CPU, of its folder `cpuidle`: how long it takes to leave one, in µs, and its name.
+pub(super) fn idle_states(folder: impl AsRef<Path>) -> impl Iterator<Item = (u64, String)> {
+    fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|state| {
+        let at = |name: &str| text(state.path().join(name));
+        let exit = at("latency").and_then(|micros| micros.parse().ok()).unwrap_or(0);
+        (at("disable").as_deref() != Some("1")).then(|| (exit, at("name").unwrap_or_default()))
+    })
+}
+
 fn idle() -> Finding {
     const NAME: &str = "cpu_idle";
     let driver = text("/sys/devices/system/cpu/cpuidle/current_driver").unwrap_or_else(|| "none".into());
-    let mut deepest = (0_u64, String::from("none"));
-    for state in fs::read_dir("/sys/devices/system/cpu/cpu0/cpuidle").into_iter().flatten().flatten() {
-        let at = |name: &str| text(state.path().join(name));
-        let exit: u64 = at("latency").and_then(|micros| micros.parse().ok()).unwrap_or(0);
-        if at("disable").as_deref() != Some("1") && exit >= deepest.0 {
-            deepest = (exit, at("name").unwrap_or_default());
-        }
-    }
+    let states = idle_states("/sys/devices/system/cpu/cpu0/cpuidle");
+    let deepest = states.max_by_key(|state| state.0).unwrap_or_else(|| (0, "none".into()));
     let value = format!("driver {driver}, deepest enabled state {} (exit {} µs)", deepest.1, deepest.0);
     if deepest.0 <= IDLE_EXIT_MAX_MICROS {
         return Finding::ok(NAME, value, "waking up costs little; the spin margin covers it");
@@ -218,9 +223,50 @@ fn clock() -> Vec<Finding> {
     vec![synchronised, offset]
 }
 
+/// A guest's clock that follows its host's (vPTP).
+fn guest_clock(follower: &Snapshot) -> Finding {
+    const NAME: &str = "guest_clock";
+    const MEANING: &str = "instants of this guest mean the same as its host's, up to the bound";
+    match follower.state() {
+        "following" => Finding::ok(NAME, follower.line(), MEANING),
+        "hold-over" => Finding::warn(
+            NAME,
+            follower.line(),
+            "the host's page is late: the clock goes on at its rate, and the bound grows",
+            "look at `ktsn clock publish` on the host: has it ended, or is the host overloaded?",
+        ),
+        _ => Finding::warn(
+            NAME,
+            follower.line(),
+            "the guest's clock does not follow its host's: its instants may mean something else",
+            "`ktsn clock status` says what happened; `ktsn clock publish` must run on the host, and `ktsn clock follow` here",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::finding::State;
+
+    #[test]
+    fn a_guests_clock_that_does_not_follow_is_a_warning_with_its_bound() {
+        let follower = |state: &str| -> Snapshot {
+            let mut all = serde_json::to_value(Snapshot::default()).unwrap();
+            (all["state"], all["error_ns"], all["error_bound_ns"]) = (state.into(), 40.into(), 312.into());
+            serde_json::from_value(all).unwrap()
+        };
+        let good = guest_clock(&follower("following"));
+        assert_eq!((good.state, good.remedy), (State::Ok, None));
+        assert!(good.value.contains("40 ns off") && good.value.contains("bound 312 ns"), "{}", good.value);
+        for (state, words) in
+            [("hold-over", "page is late"), ("unsynchronised", "does not"), ("starting", "does not")]
+        {
+            let bad = guest_clock(&follower(state));
+            assert!(bad.state == State::Warn && bad.meaning.contains(words), "{bad:?}");
+            assert!(bad.remedy.unwrap().contains("ktsn clock publish"));
+        }
+    }
 
     #[test]
     fn versions_are_compared_as_numbers() {

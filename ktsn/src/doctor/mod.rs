@@ -14,12 +14,24 @@ mod network;
 mod place;
 mod policy;
 pub(crate) mod program;
+pub(crate) mod realtime;
 mod receive;
 mod rights;
+pub(crate) mod vm;
 
 use std::path::Path;
 
 use finding::Finding;
+
+/// A guest, or the host of guests: `ktsn doctor --vm`.
+pub(crate) fn look_at_vm(side: vm::Side) -> Vec<Finding> {
+    vm::findings(side)
+}
+
+/// What makes wake-ups late, for a program on `cpu`: `ktsn doctor --rt`.
+pub(crate) fn look_at_wake_ups(cpu: u32) -> Vec<Finding> {
+    realtime::findings(cpu).into_iter().map(|one| one.finding).collect()
+}
 
 /// Everything, in the order in which it should be repaired.
 ///

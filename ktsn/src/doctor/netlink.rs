@@ -11,6 +11,7 @@ use rtnetlink::packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage, LinkXdp, XdpAttached};
 use rtnetlink::packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use rtnetlink::{Handle, LinkUnspec, LinkVeth};
 use rustix::io::Errno;
@@ -83,6 +84,36 @@ impl Netlink {
             .collect())
     }
 
+    /// The names of this namespace's devices that have an XDP program.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn with_xdp(&self) -> io::Result<Vec<String>> {
+        let all = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let has_program = |attribute: &LinkAttribute| {
+            let LinkAttribute::Xdp(parts) = attribute else { return false };
+            let is_attached =
+                |part: &LinkXdp| matches!(part, LinkXdp::Attached(at) if *at != XdpAttached::None);
+            parts.iter().any(is_attached)
+        };
+        let name = |attributes: Vec<LinkAttribute>| {
+            attributes.into_iter().find_map(|attribute| match attribute {
+                LinkAttribute::IfName(name) => Some(name),
+                _ => None,
+            })
+        };
+        Ok(self
+            .ask(all, NLM_F_DUMP)?
+            .into_iter()
+            .filter_map(|reply| match reply {
+                RouteNetlinkMessage::NewLink(link) if link.attributes.iter().any(has_program) => {
+                    name(link.attributes)
+                }
+                _ => None,
+            })
+            .collect())
+    }
+
     /// Sends a request and collects what comes back until its end.
     fn ask(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         let mut request = NetlinkMessage::from(message);
@@ -109,6 +140,7 @@ mod tests {
     #[test]
     fn the_kernel_lists_our_qdiscs() {
         Netlink::open().unwrap().qdiscs().unwrap();
+        Netlink::open().unwrap().with_xdp().unwrap();
     }
 
     #[test]

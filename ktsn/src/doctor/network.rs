@@ -79,6 +79,23 @@ pub(super) fn findings(daemon_elsewhere: bool) -> Vec<Finding> {
     findings.into_iter().map(|finding| finding.milder_if(daemon_elsewhere)).collect()
 }
 
+/// Which of these queueing disciplines the kernel has, tried on a device of a namespace of its own.
+///
+/// # Errors
+/// The kernel's: EPERM without CAP_SYS_ADMIN.
+pub(super) fn qdiscs(kinds: &[&'static str]) -> io::Result<Vec<(&'static str, io::Result<bool>)>> {
+    let kinds = kinds.to_vec();
+    let trial = std::thread::spawn(move || {
+        sys::enter_new_network_namespace()?;
+        let netlink = Netlink::open()?;
+        let device = netlink.make_veth(DEVICE, PEER).map_or("lo", |()| DEVICE);
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        let index = i32::try_from(name_to_index(&socket, device)?).map_err(io::Error::other)?;
+        Ok(kinds.into_iter().map(|kind| (kind, netlink.has_qdisc(index, kind))).collect())
+    });
+    trial.join().unwrap_or_else(|_| Err(io::Error::other("the trial's thread ended early")))
+}
+
 fn of_trials(trials: Trials) -> Vec<Finding> {
     let has_packet = trials.af_packet.is_ok();
     let af_packet = match trials.af_packet {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Values that may be used without another look.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ktsn_model::{IpPrefix, LatePolicy, TrafficClass};
@@ -16,6 +17,7 @@ use super::clock::{self, ClockSource};
 use super::egress::EgressMode;
 use super::ethernet::Ethernet;
 use super::ingress::IngressMode;
+use super::metrics;
 use super::overlay::Overlay;
 use super::policing::Policing;
 use super::port::Port;
@@ -56,6 +58,8 @@ pub struct Daemon {
     pub clock_error_max: Option<Nanos>,
     /// Octets of memory that all clients together have at most.
     pub memory_max: u64,
+    /// Where metrics are served; `None` = nowhere.
+    pub metrics_listen: Option<SocketAddr>,
     /// CPUs that all programs together may spin for expected arrivals, in thousandths of a CPU.
     pub receive_spin_max_permille: u32,
 }
@@ -70,6 +74,7 @@ impl Default for Daemon {
             receive_spin_max_permille: crate::limits::RECEIVE_SPIN_MAX,
             clock_source: ClockSource::default(),
             clock_error_max: None,
+            metrics_listen: None,
         }
     }
 }
@@ -206,6 +211,7 @@ fn daemon(raw: &RawDaemon) -> Checked<Daemon> {
         )?,
         clock_source: word("daemon.clock_source", raw.clock_source.as_deref())?,
         clock_error_max: clock::error_max("daemon.clock_error_max", raw.clock_error_max.as_deref())?,
+        metrics_listen: metrics::listen("daemon.metrics_listen", raw.metrics_listen.as_deref())?,
     })
 }
 

@@ -30,6 +30,7 @@ pub(super) struct RawDaemon {
     pub clock_error_max: Option<String>,
     pub memory_max: Option<u64>,
     pub receive_spin_max: Option<f64>,
+    pub metrics_listen: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -5,6 +5,7 @@ use ktsn_proto::v1;
 use tokio::sync::oneshot;
 
 use crate::config::{Attachment, PeersTarget, Schedule, VxlanPeer};
+use crate::metrics::Snapshot;
 use crate::tables::Restriction;
 
 /// Answers with the state of gates.
@@ -64,4 +65,6 @@ pub enum NodeRequest {
     GetSchedule(String, oneshot::Sender<States>),
     /// Health.
     Health(oneshot::Sender<v1::HealthReply>),
+    /// What a scrape shows.
+    Metrics(oneshot::Sender<Box<Snapshot>>),
 }

@@ -224,7 +224,7 @@ impl Node {
         has_gates || self.attached.iter().flatten().any(is_on_tai)
     }
 
-    fn deferral(&self, attached: &ServedAttachment) -> Option<v1::Deferral> {
+    pub(super) fn deferral(&self, attached: &ServedAttachment) -> Option<v1::Deferral> {
         let port = self.ports.get(&attached.interface_port.0)?;
         let (span, longest_hand_over_ns) = port.deferral.deferred(monotonic_now())?;
         Some(v1::Deferral { for_ns: span.get().unsigned_abs(), longest_hand_over_ns })

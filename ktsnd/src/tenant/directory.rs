@@ -202,6 +202,15 @@ impl<P> Directory<P> {
         self.lock().clients.values().filter(|c| !c.ending).cloned().collect()
     }
 
+    /// How many clients each attachment has that has any.
+    pub(crate) fn clients_by_attachment(&self) -> BTreeMap<AttachmentIndex, usize> {
+        let mut counts = BTreeMap::new();
+        for client in self.lock().clients.values().filter(|client| !client.ending) {
+            *counts.entry(client.attachment).or_insert(0) += 1;
+        }
+        counts
+    }
+
     /// Adds the process of a client, so that its sockets can be reached for notices. Without a process they cannot be reached.
     pub(super) fn add_process(
         &self,

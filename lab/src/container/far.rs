@@ -4,7 +4,7 @@
 
 use crate::daemon::{Daemon, configuration_of};
 use crate::error::LabError;
-use crate::testbed::Testbed;
+use crate::testbed::{Host, Testbed};
 use crate::tools::Tools;
 use std::path::Path;
 
@@ -20,9 +20,13 @@ pub(crate) fn start_with(
     directory: &Path,
     configuration: &str,
 ) -> Result<Daemon, LabError> {
+    start_on(tools, &testbed.b, directory, configuration)
+}
+
+fn start_on(tools: &Tools, host: &Host, directory: &Path, configuration: &str) -> Result<Daemon, LabError> {
     let directory = directory.join("far");
     std::fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
-    Daemon::start(tools, &testbed.b, &directory, configuration)
+    Daemon::start(tools, host, &directory, configuration)
 }
 
 /// The configuration of the path `ktsn-short`.
@@ -47,7 +51,18 @@ pub(crate) fn check(
     path: &str,
     configuration: &str,
 ) -> Result<(), LabError> {
-    match start_with(tools, testbed, directory, configuration) {
+    check_on(tools, &testbed.b, directory, path, configuration)
+}
+
+/// The same on this host.
+pub(crate) fn check_on(
+    tools: &Tools,
+    host: &Host,
+    directory: &Path,
+    path: &str,
+    configuration: &str,
+) -> Result<(), LabError> {
+    match start_on(tools, host, directory, configuration) {
         Ok(daemon) => daemon.stop(),
         // It ended before it served: it says itself why.
         Err(LabError::Process { problem, stderr, .. }) => Err(LabError::Impossible {

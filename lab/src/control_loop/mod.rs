@@ -13,24 +13,31 @@
 //! On KTSN's paths the request has a transmit time and is sent 300 µs ahead. The answer has none: the kernel sends it.
 
 pub mod bars;
+mod device;
+pub mod far;
 
-use crate::container::{LEAD, PRIORITY, Path as Way, far};
+use crate::container::far::with_keys;
+use crate::container::{LEAD, PRIORITY, Path as Way};
 use crate::daemon::{Daemon, configuration_of, cpu_share, cpu_time_of};
 use crate::error::LabError;
 use crate::exclusive::VOID_RULE;
 use crate::experiment::{Event, Outcome, Setup, Watch, repeat_void};
 use crate::observations::put_disturbance;
-use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
+use crate::observers::{MEASURED, Observers, TALK_EXTRA};
 use crate::process::Program;
 use crate::receive::{PAYLOAD_OCTETS, Path, Receiver};
+use crate::remote::hosts::{Clocks, Hosts, outside};
 use crate::testbed::{Host, Testbed};
+use device::Device;
+use far::End;
+use ktsn_measure::clock::tai_now;
 use ktsn_measure::control::{DeviceSummary, Summary};
 use ktsn_measure::environment::CpuUse;
 use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
-use ktsn_measure::results::{Document, Series};
+use ktsn_measure::results::{Check, Document, Series};
 use ktsn_measure::series::{Facts, WireSource};
 use ktsn_measure::stats::Statistics;
-use ktsn_time::Nanos;
+use ktsn_time::{Nanos, Tai};
 use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
@@ -48,6 +55,8 @@ pub struct Plan {
     pub cycles: u64,
     /// Length of a cycle.
     pub period: Nanos,
+    /// The device's host, if it is another machine.
+    pub hosts: Option<Hosts>,
     /// Programs, lock, command.
     pub setup: Setup,
 }
@@ -101,17 +110,16 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
         plan.setup.tools.check_daemon()?;
     }
     let (_lock, directory) = plan.setup.begin(watch)?;
-    let testbed = Testbed::new()?;
+    let (testbed, mut end, clocks) = set_up(plan, directory.path())?;
     for &path in plan.paths.iter().filter(|path| path.has_far_daemon()) {
-        let configuration = configure(&testbed.b, &testbed.a, path);
-        far::check(&plan.setup.tools, &testbed, directory.path(), &path.to_string(), &configuration)?;
+        end.check(path)?;
     }
-    let bench = Bench { plan, testbed: &testbed, directory: directory.path() };
+    let mut bench = Bench { plan, testbed: &testbed, directory: directory.path(), end, checks: Vec::new() };
     let mut document = Document::new("loop", plan.setup.command.clone());
     describe(plan, &mut document);
     let (mut all, mut runs, mut sequence) = (Vec::new(), Vec::new(), 0);
     for round in 1..=plan.rounds {
-        let refusals = plan.setup.wait_until_quiet(watch)?;
+        let refusals = plan.setup.wait_until_quiet(watch)? + bench.end.wait_until_quiet(watch)?;
         for &path in &plan.paths {
             watch(Event::Step(&format!("round {round}, {path}")));
             let ((mut series, run), voided) = repeat_void(&path.to_string(), watch, || {
@@ -125,14 +133,32 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
         }
     }
     document.add_series(all);
+    document.checks.append(&mut bench.checks);
     bars::compare(&mut document, &runs);
+    if let (Some(hosts), Some((clocks, environment))) = (&plan.hosts, clocks) {
+        hosts.describe(&clocks, environment, &mut document)?;
+    }
     Ok(Outcome { document, runs })
+}
+
+/// The other host's clock and environment.
+type Other = Option<(Clocks, serde_json::Value)>;
+
+/// The testbed, or this machine's half of it, and the device's end.
+fn set_up(plan: &Plan, directory: &FilePath) -> Result<(Testbed, End, Other), LabError> {
+    if let Some(hosts) = &plan.hosts {
+        let far::Apart { testbed, far, clocks, environment } = far::begin(hosts, plan.setup.functional)?;
+        return Ok((testbed, End::There(Box::new(far)), Some((clocks, environment))));
+    }
+    let testbed = Testbed::new()?;
+    let device = Device::new(&plan.setup, &testbed.b, &testbed.a, directory.to_owned());
+    Ok((testbed, End::Here(Box::new(device)), None))
 }
 
 /// The configuration of `host`'s ktsnd on this path.
 fn configure(host: &Host, peer: &Host, path: Path) -> String {
     let plain = configuration_of(host, peer);
-    far::with_keys(&plain, path.way == Way::KtsnShort, path.receiver == Receiver::Expect)
+    with_keys(&plain, path.way == Way::KtsnShort, path.receiver == Receiver::Expect)
 }
 
 fn describe(plan: &Plan, document: &mut Document) {
@@ -160,6 +186,9 @@ struct Bench<'a> {
     plan: &'a Plan,
     testbed: &'a Testbed,
     directory: &'a FilePath,
+    end: End,
+    /// The accounts of both hosts.
+    checks: Vec<Check>,
 }
 
 /// What both ends recorded of a run.
@@ -176,34 +205,15 @@ impl Bench<'_> {
         Observers::new(&self.plan.setup, self.directory)
     }
 
-    /// The daemons of both nodes that the path has.
-    fn daemons(&self, path: Path) -> Result<[Option<Daemon>; 2], LabError> {
-        let (a, b) = (&self.testbed.a, &self.testbed.b);
-        let start = |is_needed: bool, name: &str, host: &Host, peer: &Host| {
-            let directory = self.directory.join(name);
-            std::fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
-            let start =
-                || Daemon::start(&self.plan.setup.tools, host, &directory, &configure(host, peer, path));
-            is_needed.then(start).transpose()
-        };
-        Ok([
-            start(path.way.is_served() || path.has_far_daemon(), "near", a, b)?,
-            start(path.has_far_daemon(), "far", b, a)?,
-        ])
-    }
-
-    fn device(&self, path: Path, far: Option<&Daemon>) -> Program {
-        let b = &self.testbed.b;
-        let (address, namespace) =
-            if path.way.in_pods() { (b.pod_address, &b.pod_namespace) } else { (b.address, &b.namespace) };
-        // One more than come: it ends when it is asked to.
-        let program = self.observers().program("answer", "answer", self.plan.cycles + 1);
-        let program = program.args([format!("{address}:{PORT}")]).within(namespace);
-        let program = self.observers().placed(program, 0, Some(40));
-        match far {
-            Some(far) if path.receiver == Receiver::Expect => far.expect(program, &self.plan.setup.tools),
-            _ => program,
+    /// The daemon of the controller's node, if the path has one.
+    fn daemon(&self, path: Path) -> Result<Option<Daemon>, LabError> {
+        if !path.way.is_served() && !path.has_far_daemon() {
+            return Ok(None);
         }
+        let directory = self.directory.join("near");
+        std::fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
+        let (a, b) = (&self.testbed.a, &self.testbed.b);
+        Daemon::start(&self.plan.setup.tools, a, &directory, &configure(a, b, path)).map(Some)
     }
 
     fn controller(&self, path: Path, near: Option<&Daemon>, first_sequence: u64) -> Program {
@@ -235,40 +245,76 @@ impl Bench<'_> {
 
     /// Carries one run out. The second value says why the observation, not the path, is at fault, if it is.
     fn run(
-        &self,
+        &mut self,
         path: Path,
         round: u32,
         first_sequence: u64,
     ) -> Result<((Series, RunRecords), Option<String>), LabError> {
-        let files = self.observers();
-        files.forget(&["control", "answers", "answer"])?;
-        let [near, far] = self.daemons(path)?;
-        let mut device = self.device(path, far.as_ref()).start(self.directory)?;
-        device.wait_ready(READY_MAX)?;
-        let cpu_times = || Ok::<_, LabError>([cpu_time_of(near.as_ref())?, cpu_time_of(far.as_ref())?]);
-        let (before, machine, begun) = (cpu_times()?, CpuUse::now(), Instant::now());
+        let cycles = self.plan.cycles;
+        self.observers().forget(&["control", "answers"])?;
+        let near = self.daemon(path)?;
+        self.end.begin(path, cycles)?;
+        let (before, machine, begun) = (cpu_time_of(near.as_ref())?, CpuUse::now(), Instant::now());
+        let window = tai_now();
         let mut controller = self.controller(path, near.as_ref(), first_sequence).start(self.directory)?;
         let period = u64::try_from(self.plan.period.get()).unwrap_or(0);
-        controller.wait(Duration::from_nanos(period * self.plan.cycles) + TALK_EXTRA, MEASURED)?;
-        let (after, ended, elapsed) = (cpu_times()?, CpuUse::now(), begun.elapsed().as_secs_f64());
-        finish(&mut device)?;
-        for daemon in [near, far].into_iter().flatten() {
-            daemon.stop()?;
-        }
+        controller.wait(Duration::from_nanos(period * cycles) + TALK_EXTRA, MEASURED)?;
+        let after = cpu_time_of(near.as_ref())?;
+        let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
+        let far_share = self.end.end(self.directory, cycles)?;
+        near.map_or(Ok(()), Daemon::stop)?;
+        let files = self.observers();
         let recorded = Recorded {
             control: files.json("control")?,
             requests: files.records("control", records::load_talk)?,
             answers: files.records("answers", records::load_arrivals)?,
-            device: files.json("answer")?,
-            at_device: files.records("answer", records::load_arrivals)?,
+            device: files.json(device::NAME)?,
+            at_device: files.records(device::NAME, records::load_arrivals)?,
         };
+        if let (Some(hosts), End::There(far)) = (&self.plan.hosts, &self.end) {
+            let odd = untrue(&recorded, [window, tai_now()], hosts.within);
+            odd.map_or(Ok(()), |problem| Err(far.refuse(problem)))?;
+            self.checks.push(account(path, round, &recorded));
+        }
         let (run, mut series) = figures(path, round, &recorded);
-        let share = |index: usize| cpu_share(before[index], after[index], elapsed);
-        (series.daemon_cpu_ratio, series.far_daemon_cpu_ratio) = (share(0), share(1));
+        series.daemon_cpu_ratio = cpu_share(before, after, elapsed);
+        series.far_daemon_cpu_ratio = far_share;
         put_disturbance(&mut series, &machine, &ended);
         let stepped = recorded.control.clock_stepped.then(|| "a clock was stepped".to_owned());
         Ok(((series, run), stepped))
     }
+}
+
+/// What another machine's device cannot have seen or done, if there is something.
+fn untrue(recorded: &Recorded, run: [Tai; 2], within: Nanos) -> Option<String> {
+    let Recorded { device, at_device, control, .. } = recorded;
+    if device.answered != at_device.len() as u64 {
+        return Some(format!(
+            "it has answered {} requests and has {} records",
+            device.answered,
+            at_device.len()
+        ));
+    }
+    if control.answers > device.answered {
+        return Some(format!(
+            "it has answered {} requests, and {} answers came",
+            device.answered, control.answers
+        ));
+    }
+    outside(at_device, run, within)
+}
+
+/// Where requests and answers of a run between two machines were counted, and where they were lost.
+fn account(path: Path, round: u32, Recorded { control, device, .. }: &Recorded) -> Check {
+    let counts = [
+        ("sent", control.frames_sent),
+        ("arrived at the device", device.answered + device.refused),
+        ("answered", device.answered),
+        ("answers arrived", control.answers),
+    ];
+    let shown = counts.map(|(what, count)| format!("{count} {what}")).join(", ");
+    let is_whole = counts.iter().all(|(_, count)| *count == control.frames_sent);
+    Check::of(format!("{path}, round {round}: counts of both hosts"), is_whole, Some(shown))
 }
 
 /// The run's records and figures.

@@ -15,8 +15,10 @@
 
 mod crowd;
 mod flannel;
+mod half;
 
 pub use crowd::Crowd;
+pub use half::{Echo, Half};
 
 use crate::command::run;
 use crate::error::LabError;
@@ -40,7 +42,7 @@ pub const OVERLAY_MTU: u32 = 1450;
 
 /// Where the first datagrams go; the discard port.
 const SETTLE_PORT: u16 = 9;
-const PREFIX: &str = "ktsnlab-";
+pub(crate) const PREFIX: &str = "ktsnlab-";
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
 /// One host with its pod.
@@ -104,14 +106,7 @@ impl Testbed {
     /// # Errors
     /// [`LabError::Impossible`] without the rights, else the command that failed. Nothing is left behind.
     pub fn new() -> Result<Self, LabError> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(LabError::Impossible {
-                what: "network namespaces need root's rights".to_owned(),
-                remedy: "run the command as root".to_owned(),
-            });
-        }
-        sweep();
-        let stem = format!("{PREFIX}{}-{}-", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
+        let stem = new_stem()?;
         // Made before anything exists, so that a failure on the way removes what already does.
         let testbed = Self { a: Host::new(&stem, 'a', 0), b: Host::new(&stem, 'b', 1) };
         for name in testbed.namespaces() {
@@ -176,26 +171,57 @@ impl Testbed {
 
 impl Drop for Testbed {
     fn drop(&mut self) {
-        for name in self.namespaces() {
-            if std::path::Path::new(&namespace_path(name)).exists()
-                && let Err(error) = run(None, &format!("ip netns del {name}"))
-            {
-                eprintln!("warning: {error}; remove it with `ip netns del {name}`");
-            }
-        }
+        self.namespaces().into_iter().for_each(remove);
     }
 }
 
-/// Removes what lab processes left that no longer exist.
-fn sweep() {
+/// Removes a namespace if it is there; a failure is shown.
+pub(crate) fn remove(namespace: &str) {
+    if std::path::Path::new(&namespace_path(namespace)).exists()
+        && let Err(error) = run(None, &format!("ip netns del {namespace}"))
+    {
+        eprintln!("warning: {error}; remove it with `ip netns del {namespace}`");
+    }
+}
+
+/// Whether this process may make namespaces.
+///
+/// # Errors
+/// [`LabError::Impossible`] without root's rights.
+pub(crate) fn check_rights() -> Result<(), LabError> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(LabError::Impossible {
+        what: "network namespaces need root's rights".to_owned(),
+        remedy: "run the command as root".to_owned(),
+    })
+}
+
+/// What the names of a new testbed's namespaces begin with. Those that lab processes left which no longer exist are removed.
+///
+/// # Errors
+/// [`LabError::Impossible`] without root's rights.
+pub(crate) fn new_stem() -> Result<String, LabError> {
+    check_rights()?;
+    sweep();
+    Ok(format!("{PREFIX}{}-{}-", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// Removes what lab processes left that no longer exist: the names of the namespaces.
+pub fn sweep() -> Vec<String> {
+    let mut removed = Vec::new();
     for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse().ok());
         if pid.is_some_and(|pid| !sys::exists(pid)) {
             // Another process may sweep the same name at this moment.
-            let _ = run(None, &format!("ip netns del {name}"));
+            if run(None, &format!("ip netns del {name}")).is_ok() {
+                removed.push(name);
+            }
         }
     }
+    removed
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //!
 //! In: the environment. Out: paths, locks that end with their value, checksums.
 
+use super::kind::Kind;
 use crate::error::LabError;
 use ktsn_measure::clock::stop_requested;
 use rustix::fs::{FlockOperation, flock};
@@ -42,12 +43,12 @@ impl Cache {
         &self.directory
     }
 
-    pub(super) fn packages(&self) -> PathBuf {
-        self.directory.join("packages")
+    pub(super) fn packages(&self, kind: Kind) -> PathBuf {
+        self.directory.join(format!("packages{}", kind.suffix()))
     }
 
-    pub(super) fn images(&self) -> PathBuf {
-        self.directory.join("images")
+    pub(super) fn images(&self, kind: Kind) -> PathBuf {
+        self.directory.join(format!("images{}", kind.suffix()))
     }
 
     pub(super) fn runs(&self) -> PathBuf {
@@ -61,7 +62,8 @@ impl Cache {
     pub(super) fn check_owner(&self) -> Result<(), LabError> {
         const OTHERS_WRITE: u32 = 0o002;
         let user = rustix::process::geteuid().as_raw();
-        for directory in [self.directory.clone(), self.packages(), self.images(), self.runs()] {
+        let of_kinds = Kind::ALL.into_iter().flat_map(|kind| [self.packages(kind), self.images(kind)]);
+        for directory in [self.directory.clone(), self.runs()].into_iter().chain(of_kinds) {
             let Ok(facts) = std::fs::metadata(&directory) else { continue };
             if (facts.uid() != user && facts.uid() != 0) || facts.mode() & OTHERS_WRITE != 0 {
                 return Err(LabError::Usage(format!(

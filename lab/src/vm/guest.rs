@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The first process of a guest: mounts, says that the guest is ready, runs the program, and sends what it writes and how it ends.
 //!
-//! In: the job in the guest's first file tree. Out: messages on the guest's port; QEMU's end is the host's business. Runs in guests only:
+//! In: the job in the guest's first file tree. Out: messages on the guest's port; the guest's end is the host's business. Runs in guests only:
 //! it refuses to be anything but process 1.
 
+use super::guest_clock::{self, GuestClock};
+use super::kind::Kind;
 use super::machine::{HOST_TAG, PORT};
-use super::protocol::{Ended, Job, Message, PAYLOAD_OCTETS_MAX};
+use super::protocol::{Clock, Ended, Job, Message, PAYLOAD_OCTETS_MAX};
+use super::uml;
 use crate::command;
 use crate::error::LabError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,6 +17,7 @@ use rustix::mount::{MountFlags, mount, mount_bind_recursive};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -34,11 +38,17 @@ const HOST: [&str; 4] = ["/run/host", "/run/guest", "/run/guest/changes", "/run/
 const WHOLE: &str = "/run/whole";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Runs the job. Does not return in a guest that works.
+/// Whether this machine is a guest of `ktsn vm`.
+#[must_use]
+pub fn is_guest() -> bool {
+    Path::new("/").join(JOB).exists()
+}
+
+/// Runs the job in a guest of this kind. Does not return in a guest that works.
 ///
 /// # Errors
 /// [`LabError::Usage`] outside of a guest; what the guest's kernel refuses.
-pub fn run() -> Result<(), LabError> {
+pub fn run(kind: Kind) -> Result<(), LabError> {
     if std::process::id() != 1 {
         return Err(LabError::Usage(
             "`ktsn vm guest` is the first process of a guest; use `ktsn vm run`".to_owned(),
@@ -51,23 +61,58 @@ pub fn run() -> Result<(), LabError> {
     }
     attach("devpts", "devpts", "/dev/pts", "")?;
     attach("tmpfs", "tmpfs", "/dev/shm", "")?;
-    modules("virtio_pci virtio_console virtio_net virtio_rng")?;
+    modules(match kind {
+        Kind::Qemu => "virtio_pci virtio_console virtio_net virtio_rng",
+        Kind::Uml => "ipv6",
+    })?;
     let path = Path::new("/").join(JOB);
     let job = std::fs::read(&path).map_err(|error| LabError::Contents {
         path,
         problem: format!("{error}: the guest's files are not complete; give it more --memory"),
     })?;
     let job = Job::decode(&job).ok_or_else(|| LabError::Usage("the guest's job is damaged".to_owned()))?;
-    let mut port = open_port()?;
+    let mut port = match kind {
+        Kind::Qemu => open_port()?,
+        Kind::Uml => open_line(uml::PORT)?,
+    };
     command::run(None, "ip link set lo up")?;
+    if Path::new("/sys/class/net").join(uml::DEVICE).exists() {
+        command::run(None, &format!("ip link set {} name eth0", uml::DEVICE))?;
+    }
     if job.has_user_network {
         join_user_network()?;
     }
+    if !job.address.is_empty() {
+        // An IPv6 address serves at once: no other host has it.
+        let at_once = if job.address.contains(':') { " nodad" } else { "" };
+        command::run(None, &format!("ip addr add {} dev eth0{at_once}", job.address))?;
+        command::run(None, "ip link set eth0 up")?;
+    }
+    // Before the host's tree, in which ktsn may lie elsewhere.
+    if job.clock != Clock::None {
+        send(&mut port, Message::Clock(br#"{"state":"starting"}"#))?;
+    }
+    let clock = match GuestClock::start(job.clock, &job.time_server) {
+        Ok(clock) => clock,
+        Err(LabError::Impossible { what, .. }) => {
+            send(&mut port, Message::Impossible(what.as_bytes()))?;
+            loop {
+                std::thread::sleep(PORT_WITHIN);
+            }
+        }
+        Err(error) => return Err(error),
+    };
     if job.in_host_tree {
-        enter_host_tree()?;
+        enter_host_tree(kind)?;
     }
     send(&mut port, Message::Ready)?;
     let ended = run_program(&job, &mut port)?;
+    if let Some(state) = clock.state() {
+        send(&mut port, Message::Clock(state.as_bytes()))?;
+    }
+    for name in &job.bring {
+        bring(name, &mut port)?;
+    }
     send(&mut port, Message::Ended(ended))?;
     loop {
         std::thread::sleep(PORT_WITHIN);
@@ -104,6 +149,30 @@ fn open_port() -> Result<File, LabError> {
     }
 }
 
+/// A serial line that passes every octet on as it is.
+fn open_line(path: &str) -> Result<File, LabError> {
+    use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+    let failed = |error: Errno| LabError::file(path)(error.into());
+    let line = OpenOptions::new().read(true).write(true).open(path).map_err(LabError::file(path))?;
+    let mut settings = tcgetattr(&line).map_err(failed)?;
+    settings.make_raw();
+    tcsetattr(&line, OptionalActions::Now, &settings).map_err(failed)?;
+    Ok(line)
+}
+
+/// Sends a file; what is no file or cannot be opened is not named.
+fn bring(name: &Path, port: &mut File) -> Result<(), LabError> {
+    let Some(mut file) = name.is_file().then(|| File::open(name).ok()).flatten() else { return Ok(()) };
+    send(port, Message::File(name.as_os_str().as_bytes()))?;
+    let mut buffer = vec![0; PAYLOAD_OCTETS_MAX];
+    loop {
+        match file.read(&mut buffer).map_err(LabError::file(name))? {
+            0 => return Ok(()),
+            octets => send(port, Message::Part(&buffer[..octets]))?,
+        }
+    }
+}
+
 /// The addresses that QEMU's own network expects.
 fn join_user_network() -> Result<(), LabError> {
     for line in
@@ -115,9 +184,14 @@ fn join_user_network() -> Result<(), LabError> {
 }
 
 /// The host's files become the guest's, below what the guest changes. `/proc`, `/sys`, `/dev`, `/run` and `/tmp` stay the guest's own.
-fn enter_host_tree() -> Result<(), LabError> {
+fn enter_host_tree(kind: Kind) -> Result<(), LabError> {
     let [host, guest, changes, work] = HOST;
-    attach("9p", HOST_TAG, host, "trans=virtio,version=9p2000.L,cache=loose,msize=524288")?;
+    match kind {
+        Kind::Qemu => {
+            attach("9p", HOST_TAG, host, "trans=virtio,version=9p2000.L,cache=loose,msize=524288")?;
+        }
+        Kind::Uml => attach("hostfs", "none", host, "/")?,
+    }
     attach("tmpfs", "tmpfs", guest, "")?;
     for directory in [changes, work] {
         std::fs::create_dir(directory).map_err(LabError::file(directory))?;
@@ -131,6 +205,14 @@ fn enter_host_tree() -> Result<(), LabError> {
     }
     for place in ["run", "tmp"] {
         attach("tmpfs", "tmpfs", &format!("{WHOLE}/{place}"), "")?;
+    }
+    for place in [guest_clock::DIRECTORY, guest_clock::CHRONY_DIRECTORY] {
+        if Path::new(place).exists() {
+            let inside = format!("{WHOLE}{place}");
+            std::fs::create_dir_all(&inside).map_err(LabError::file(&inside))?;
+            mount_bind_recursive(place, &inside)
+                .map_err(|error| LabError::File { path: inside.into(), source: error.into() })?;
+        }
     }
     rustix::process::chroot(WHOLE).map_err(|error| LabError::system("chroot")(error.into()))?;
     std::env::set_current_dir("/").map_err(LabError::file("/"))

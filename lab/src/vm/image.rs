@@ -3,11 +3,12 @@
 //!
 //! In: the packages in the cache, which `scripts/fetch-packages.sh` fetches when there are none. Out: an [`Image`]: files whose octets depend
 //! on the packages and on this code only, under a name that is a checksum of both, each checked against its own checksum before use. An
-//! image is made beside its place and renamed: a directory of that name is whole. Nothing of a package runs on the host, and nothing is
-//! installed there.
+//! image is made beside its place and renamed: a directory of that name is whole. Of the packages' programs only busybox and User-mode
+//! Linux run on the host, and nothing is installed there.
 
 use super::cache::{Cache, checksum, checksum_of};
 use super::cpio::{Node, Tree};
+use super::kind::Kind;
 use super::{elf, kernel};
 use crate::command;
 use crate::error::LabError;
@@ -22,17 +23,6 @@ use std::process::{Command, Stdio};
 /// Changes whenever this code makes other octets of the same packages.
 const RECIPE: u32 = 1;
 const FETCH: &str = include_str!("../../../scripts/fetch-packages.sh");
-/// The packages; `+`: with the libraries that they depend on. scripts/setup.sh has the same list.
-pub const PACKAGES: [&str; 8] = [
-    "linux-image-rt-amd64",
-    "busybox-static",
-    "dash",
-    "+iproute2",
-    "+chrony",
-    "+rt-tests",
-    "+ethtool",
-    "+libgcc-s1",
-];
 /// Programs of the guest besides busybox's, each with its libraries.
 const PROGRAMS: [&str; 9] = [
     "bin/dash",
@@ -66,6 +56,8 @@ pub struct Facts {
 /// An image in the cache. The cache stays locked while the value lives.
 #[derive(Debug)]
 pub struct Image {
+    /// What guests of it are.
+    pub kind: Kind,
     /// Checksum of what the image is made of.
     pub key: String,
     /// What the image is made of.
@@ -104,15 +96,21 @@ pub enum Renew {
 ///
 /// # Errors
 /// [`LabError::Impossible`] if the machine lacks a tool or a package; a full disk; the caller was asked to stop.
-pub fn image(cache: &Cache, renew: Renew, watch: &mut dyn FnMut(&str)) -> Result<Image, LabError> {
+pub fn image(
+    cache: &Cache,
+    kind: Kind,
+    renew: Renew,
+    watch: &mut dyn FnMut(&str),
+) -> Result<Image, LabError> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(impossible("guests exist for x86-64 only", "use an x86-64 machine"));
     }
     if renew == Renew::Nothing {
         let lock = cache.lock(false, &mut || watch("another ktsn makes the image"))?;
-        match read(cache) {
+        match read(cache, kind) {
             Ok(Some((key, facts))) => {
-                return Ok(Image { directory: cache.images().join(&key), key, facts, _lock: lock });
+                let directory = cache.images(kind).join(&key);
+                return Ok(Image { kind, directory, key, facts, _lock: lock });
             }
             Ok(None) => {}
             Err(damage) => watch(&format!("{damage}: building the image again")),
@@ -120,15 +118,15 @@ pub fn image(cache: &Cache, renew: Renew, watch: &mut dyn FnMut(&str)) -> Result
     }
     let lock = cache.lock(true, &mut || watch("another ktsn uses the cache"))?;
     // Another process may have made it meanwhile.
-    let made = if renew == Renew::Nothing { read(cache).ok().flatten() } else { None };
+    let made = if renew == Renew::Nothing { read(cache, kind).ok().flatten() } else { None };
     let (key, facts) = match made {
         Some(made) => made,
-        None => build(cache, renew, watch)?,
+        None => build(cache, kind, renew, watch)?,
     };
     // From now on others may read.
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared)
         .map_err(|error| LabError::system("flock")(error.into()))?;
-    Ok(Image { directory: cache.images().join(&key), key, facts, _lock: lock })
+    Ok(Image { kind, directory: cache.images(kind).join(&key), key, facts, _lock: lock })
 }
 
 fn impossible(what: impl Into<String>, remedy: &str) -> LabError {
@@ -140,9 +138,9 @@ fn damaged(path: &Path, problem: impl Into<String>) -> LabError {
 }
 
 /// The name of the image that the packages give; `None` without packages.
-pub(super) fn key(cache: &Cache) -> Option<String> {
-    let list = std::fs::read_to_string(cache.packages().join("list")).ok()?;
-    if !is_requested(&cache.packages()) {
+pub(super) fn key(cache: &Cache, kind: Kind) -> Option<String> {
+    let list = std::fs::read_to_string(cache.packages(kind).join("list")).ok()?;
+    if !is_requested(&cache.packages(kind), kind) {
         return None;
     }
     Some(checksum_of(&format!("{RECIPE}\n{list}"))[..32].to_owned())
@@ -152,9 +150,9 @@ pub(super) fn key(cache: &Cache) -> Option<String> {
 ///
 /// # Errors
 /// How it is damaged.
-pub(super) fn read(cache: &Cache) -> Result<Option<(String, Facts)>, LabError> {
-    let Some(key) = key(cache) else { return Ok(None) };
-    let directory = cache.images().join(&key);
+pub(super) fn read(cache: &Cache, kind: Kind) -> Result<Option<(String, Facts)>, LabError> {
+    let Some(key) = key(cache, kind) else { return Ok(None) };
+    let directory = cache.images(kind).join(&key);
     if !directory.exists() {
         return Ok(None);
     }
@@ -172,10 +170,16 @@ pub(super) fn read(cache: &Cache) -> Result<Option<(String, Facts)>, LabError> {
 }
 
 /// Makes the image. The cache is locked.
-fn build(cache: &Cache, renew: Renew, watch: &mut dyn FnMut(&str)) -> Result<(String, Facts), LabError> {
-    let packages = packages(cache, renew, watch)?;
-    let key = key(cache).ok_or_else(|| damaged(&cache.packages(), "no list of packages in it"))?;
-    let images = cache.images();
+fn build(
+    cache: &Cache,
+    kind: Kind,
+    renew: Renew,
+    watch: &mut dyn FnMut(&str),
+) -> Result<(String, Facts), LabError> {
+    let packages = packages(cache, kind, renew, watch)?;
+    let directory = cache.packages(kind);
+    let key = key(cache, kind).ok_or_else(|| damaged(&directory, "no list of packages in it"))?;
+    let images = cache.images(kind);
     std::fs::create_dir_all(&images).map_err(LabError::file(&images))?;
     let work =
         tempfile::Builder::new().prefix(".making-").tempdir_in(&images).map_err(LabError::file(&images))?;
@@ -185,12 +189,15 @@ fn build(cache: &Cache, renew: Renew, watch: &mut dyn FnMut(&str)) -> Result<(St
     }
     for (number, package) in packages.iter().enumerate() {
         watch(&format!("unpacking package {} of {}", number + 1, packages.len()));
-        unpack(&cache.packages().join(package), &root)?;
+        unpack(&directory.join(package), &root)?;
     }
     watch("making the image");
-    let version = version(&root)?;
-    write_kernel(&root, &version, &made.join("kernel"))?;
-    write_files(&root, &version, &made.join("files.cpio"))?;
+    let version = version(&root, kind)?;
+    match kind {
+        Kind::Qemu => write_kernel(&root, &version, &made.join("kernel"))?,
+        Kind::Uml => copy_uml(&root, &made.join("kernel"))?,
+    }
+    write_files(&root, kind, &version, &made.join("files.cpio"))?;
     let mut facts = Facts { kernel: version, packages, checksums: BTreeMap::new() };
     for name in ["kernel", "files.cpio"] {
         let path = made.join(name);
@@ -210,9 +217,14 @@ fn build(cache: &Cache, renew: Renew, watch: &mut dyn FnMut(&str)) -> Result<(St
 }
 
 /// The packages' files; fetched if they are not there or damaged.
-fn packages(cache: &Cache, renew: Renew, watch: &mut dyn FnMut(&str)) -> Result<Vec<String>, LabError> {
-    let directory = cache.packages();
-    if renew != Renew::Packages && is_requested(&directory) {
+fn packages(
+    cache: &Cache,
+    kind: Kind,
+    renew: Renew,
+    watch: &mut dyn FnMut(&str),
+) -> Result<Vec<String>, LabError> {
+    let directory = cache.packages(kind);
+    if renew != Renew::Packages && is_requested(&directory, kind) {
         match listed(&directory) {
             Ok(names) => return Ok(names),
             Err(damage) => watch(&format!("{damage}: fetching the packages again")),
@@ -224,13 +236,13 @@ fn packages(cache: &Cache, renew: Renew, watch: &mut dyn FnMut(&str)) -> Result<
             std::fs::remove_dir_all(entry.path()).map_err(LabError::file(entry.path()))?;
         }
     }
-    watch("fetching Debian packages (about 85 MB)");
+    watch(&format!("fetching Debian packages (about {} MB)", kind.megabytes()));
     let mut fetch = Command::new("sh");
     fetch
         .args(["-c", FETCH, "fetch-packages"])
         .arg(&directory)
         .arg("amd64")
-        .args(PACKAGES)
+        .args(kind.packages())
         .stdin(Stdio::null());
     match command::carry_out(fetch, || "fetching Debian packages".to_owned()) {
         Ok(()) => listed(&directory),
@@ -247,18 +259,20 @@ fn packages(cache: &Cache, renew: Renew, watch: &mut dyn FnMut(&str)) -> Result<
 
 /// Whether a fetch gives its directory such a name until it ends (mktemp: six letters and digits).
 fn is_unfinished(name: &str) -> bool {
-    name.strip_prefix("packages.new-")
-        .is_some_and(|rest| rest.len() == 6 && rest.chars().all(|letter| letter.is_ascii_alphanumeric()))
+    Kind::ALL.into_iter().any(|kind| {
+        let rest = name.strip_prefix(&format!("packages{}.new-", kind.suffix()));
+        rest.is_some_and(|rest| rest.len() == 6 && rest.chars().all(|letter| letter.is_ascii_alphanumeric()))
+    })
 }
 
 /// Whether these are the packages of this recipe; an older ktsn may have fetched others.
-fn is_requested(directory: &Path) -> bool {
-    std::fs::read_to_string(directory.join("request")).is_ok_and(|request| request == request_line())
+fn is_requested(directory: &Path, kind: Kind) -> bool {
+    std::fs::read_to_string(directory.join("request")).is_ok_and(|request| request == request_line(kind))
 }
 
 /// What `request` says.
-pub(super) fn request_line() -> String {
-    format!("amd64 {}\n", PACKAGES.join(" "))
+pub(super) fn request_line(kind: Kind) -> String {
+    format!("amd64 {}\n", kind.packages().join(" "))
 }
 
 /// The names in the list of packages, after each file was held against its checksum.
@@ -290,8 +304,8 @@ fn unpack(package: &Path, root: &Path) -> Result<(), LabError> {
 }
 
 /// The kernel's version: the directory of its modules.
-fn version(root: &Path) -> Result<String, LabError> {
-    let modules = root.join("lib/modules");
+fn version(root: &Path, kind: Kind) -> Result<String, LabError> {
+    let modules = root.join(kind.modules());
     let entries = std::fs::read_dir(&modules)
         .map_err(|_| impossible("no kernel is among the packages", "`ktsn vm image --refresh`"))?;
     let name = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).max();
@@ -327,7 +341,16 @@ fn write_kernel(root: &Path, version: &str, path: &Path) -> Result<(), LabError>
     }
 }
 
-fn write_files(root: &Path, version: &str, path: &Path) -> Result<(), LabError> {
+/// User-mode Linux is a program, which runs as it is.
+fn copy_uml(root: &Path, path: &Path) -> Result<(), LabError> {
+    let program = read_file(&root.join("usr/bin/linux.uml"))?;
+    create(path, &mut |file| {
+        file.set_permissions(std::fs::Permissions::from_mode(0o755))?;
+        file.write_all(&program)
+    })
+}
+
+fn write_files(root: &Path, kind: Kind, version: &str, path: &Path) -> Result<(), LabError> {
     let mut tree = Tree::default();
     for directory in ["dev", "etc", "proc", "root", "run", "sys", "tmp", "usr/lib64", "var/lib/chrony"] {
         tree.add(directory, Node::Directory);
@@ -342,7 +365,7 @@ fn write_files(root: &Path, version: &str, path: &Path) -> Result<(), LabError> 
     tree.add("etc/hosts", text("127.0.0.1 localhost\n"));
     add_busybox(&mut tree, root)?;
     add_programs(&mut tree, root)?;
-    let modules = kernel::modules(&root.join("lib/modules").join(version))?;
+    let modules = kernel::modules(&root.join(kind.modules()).join(version))?;
     let (dep, alias) = kernel::lists(&modules);
     let place = format!("usr/lib/modules/{version}");
     tree.add(format!("{place}/modules.dep"), text(&dep));
@@ -423,7 +446,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LabError> {
 /// A file cannot be removed, or the caller was asked to stop while others used the cache.
 pub fn remove_images(cache: &Cache) -> Result<(), LabError> {
     let _lock = cache.lock(true, &mut || {})?;
-    for directory in [cache.images(), cache.packages()] {
+    for directory in Kind::ALL.into_iter().flat_map(|kind| [cache.images(kind), cache.packages(kind)]) {
         match std::fs::remove_dir_all(&directory) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(LabError::file(&directory)(error));

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// What guests use: their devices, the host's files, and the queueing disciplines of TSN.
-const MODULES: [&str; 35] = [
+const MODULES: [&str; 36] = [
     "virtio_pci",
     "virtio_net",
     "virtio_console",
@@ -35,6 +35,7 @@ const MODULES: [&str; 35] = [
     "act_mirred",
     "act_skbedit",
     "af_packet_diag",
+    "ipv6",
     "8021q",
     "veth",
     "bridge",

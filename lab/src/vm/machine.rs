@@ -3,11 +3,12 @@
 //!
 //! In: what the user asks for. Out: arguments, or what cannot be had. Pure.
 
+use super::network::{Address, Datapath};
+use super::pin::Cpus;
 use crate::error::LabError;
 use std::fmt;
 use std::os::fd::RawFd;
-use std::path::Path;
-use std::str::FromStr;
+use std::path::{Path, PathBuf};
 
 /// QEMU's program, of Debian's package qemu-system-x86.
 pub(super) const QEMU: &str = "qemu-system-x86_64";
@@ -15,8 +16,6 @@ pub(super) const QEMU: &str = "qemu-system-x86_64";
 pub(super) const PORT: &str = "ktsn.run";
 /// Under this tag the guest finds the host's file tree.
 pub(super) const HOST_TAG: &str = "host";
-/// The device of [`Datapath::Tap`], in a network namespace of its own.
-pub(super) const TAP: &str = "ktsn0";
 const CPUS_MAX: u32 = 16;
 const QUEUES_MAX: u32 = 16;
 /// Below this the file tree of the image does not fit.
@@ -32,6 +31,8 @@ pub enum Accelerator {
     Kvm,
     /// By QEMU, many times slower: no timing of such a guest says anything about a real one.
     Tcg,
+    /// By the processor, below User-mode Linux: a kernel that is a program of this machine.
+    Uml,
 }
 
 impl fmt::Display for Accelerator {
@@ -39,41 +40,7 @@ impl fmt::Display for Accelerator {
         out.write_str(match self {
             Self::Kvm => "kvm",
             Self::Tcg => "tcg",
-        })
-    }
-}
-
-/// Where the guest's network device leads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Datapath {
-    /// There is no device.
-    #[default]
-    None,
-    /// To QEMU's own network, which reaches what the caller reaches; one queue.
-    User,
-    /// To a tap device in a network namespace of its own, which leads nowhere; several queues; root.
-    Tap,
-}
-
-impl FromStr for Datapath {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "none" => Ok(Self::None),
-            "user" => Ok(Self::User),
-            "tap" => Ok(Self::Tap),
-            _ => Err("expected none, user or tap".to_owned()),
-        }
-    }
-}
-
-impl fmt::Display for Datapath {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::None => "none",
-            Self::User => "user",
-            Self::Tap => "tap",
+            Self::Uml => "uml",
         })
     }
 }
@@ -89,21 +56,42 @@ pub struct Machine {
     pub datapath: Datapath,
     /// Queue pairs of the network device.
     pub queues: u32,
+    /// The network device's address, which the guest's first process sets.
+    pub address: Option<Address>,
+    /// The CPUs of all of the guest's threads; `None`: those of the caller.
+    pub pin: Option<Cpus>,
+    /// A socket of QEMU's monitor (QMP), for others.
+    pub monitor: Option<PathBuf>,
 }
 
 impl Default for Machine {
     fn default() -> Self {
-        Self { cpus: 1, memory_mib: 1024, datapath: Datapath::None, queues: 1 }
+        Self {
+            cpus: 1,
+            memory_mib: 1024,
+            datapath: Datapath::None,
+            queues: 1,
+            address: None,
+            pin: None,
+            monitor: None,
+        }
     }
 }
 
-/// What QEMU inherits.
+/// A path inside a value of QEMU's, where a single comma would begin the next part.
+pub(super) fn escaped(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+/// What the guest's process inherits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Descriptors {
+pub(super) struct Descriptors<'a> {
     /// The files of the guest, as an archive.
     pub(super) files: RawFd,
     /// The other end of the guest's port.
     pub(super) port: RawFd,
+    /// What the network device's other end is, as [`super::network::Attachment`] has it.
+    pub(super) network: &'a [RawFd],
 }
 
 impl Machine {
@@ -119,14 +107,8 @@ impl Machine {
         within("cpus", self.cpus, 1, CPUS_MAX)?;
         within("memory", self.memory_mib, MEMORY_MIB_MIN, MEMORY_MIB_MAX)?;
         within("queues", self.queues, 1, QUEUES_MAX)?;
-        if self.queues > 1 && self.datapath != Datapath::Tap {
-            let device = match self.datapath {
-                Datapath::None => "there is no device without --datapath",
-                _ => "the device of --datapath user has one queue",
-            };
-            return Err(LabError::Usage(format!("--queues {}: {device}; use --datapath tap", self.queues)));
-        }
-        Ok(())
+        self.check_network()?;
+        self.pin.as_ref().map_or(Ok(()), Cpus::check)
     }
 
     /// Linux unpacks its first files into at most half of the memory that their archive leaves. Beyond that it drops files, and boots.
@@ -150,12 +132,13 @@ impl Machine {
         &self,
         accelerator: Accelerator,
         kernel: &Path,
-        descriptors: Descriptors,
+        descriptors: Descriptors<'_>,
         host_tree: bool,
     ) -> Vec<String> {
+        let is_kvm = accelerator == Accelerator::Kvm;
         let accelerator = match accelerator {
             Accelerator::Kvm => "kvm",
-            Accelerator::Tcg => "tcg,thread=multi",
+            Accelerator::Tcg | Accelerator::Uml => "tcg,thread=multi",
         };
         // tsc=reliable: under TCG the kernel would take the hpet instead, whose every reading leaves the guest.
         let boot =
@@ -195,22 +178,14 @@ impl Machine {
                 format!("local,path=/,mount_tag={HOST_TAG},security_model=none,readonly=on,multidevs=remap"),
             );
         }
-        let (queues, vectors) = (self.queues, 2 * self.queues + 2);
-        match self.datapath {
-            Datapath::None => {}
-            Datapath::User => {
-                add("-netdev", "user,id=net".to_owned());
-                add("-device", "virtio-net-pci,netdev=net,romfile=".to_owned());
-            }
-            Datapath::Tap => {
-                add(
-                    "-netdev",
-                    format!("tap,id=net,ifname={TAP},script=no,downscript=no,vhost=off,queues={queues}"),
-                );
-                let many = if queues > 1 { format!(",mq=on,vectors={vectors}") } else { String::new() };
-                add("-device", format!("virtio-net-pci,netdev=net,romfile={many}"));
-            }
+        // The threads of the virtual CPUs get names, by which `ktsn rt run` finds them.
+        add("-name", "ktsn,debug-threads=on".to_owned());
+        if let Some(socket) = &self.monitor {
+            let socket = escaped(socket);
+            add("-chardev", format!("socket,id=monitor,path={socket},server=on,wait=off"));
+            add("-mon", "chardev=monitor,mode=control".to_owned());
         }
+        arguments.extend(self.network_arguments(is_kvm, descriptors.network));
         arguments
     }
 }

@@ -9,11 +9,47 @@ use std::fmt;
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// The most octets that a message carries.
 pub const PAYLOAD_OCTETS_MAX: usize = 64 << 10;
 /// Kind (one octet) and length of what follows (four, little-endian).
 const HEADER_OCTETS: usize = 5;
+
+/// What a guest's clock follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// Nothing: it is the guest's own.
+    #[default]
+    None,
+    /// The host's clock, through shared memory.
+    Vptp,
+    /// The clock that KVM offers (ptp_kvm, ptp_vmclock), by chrony.
+    Kvm,
+    /// The host's clock, by chrony over the network device.
+    Chrony,
+}
+
+impl Clock {
+    const ALL: [(Self, &str); 4] =
+        [(Self::None, "none"), (Self::Vptp, "vptp"), (Self::Kvm, "kvm"), (Self::Chrony, "chrony")];
+}
+
+impl FromStr for Clock {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, name)| *name == text);
+        found.map(|(clock, _)| *clock).ok_or_else(|| "expected none, vptp, kvm or chrony".to_owned())
+    }
+}
+
+impl fmt::Display for Clock {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(clock, _)| clock == self).map_or("", |(_, name)| name);
+        out.write_str(name)
+    }
+}
 
 /// How the program in the guest ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +62,8 @@ pub enum Ended {
     NotStarted(u8),
 }
 
-/// What the guest says: `Ready` once, then output, then `Ended` once.
+/// What the guest says: `Ready` once, then output, then files with their parts, then `Ended` once. `Clock` comes at any time before the end, `Impossible` in place of all
+/// that would come after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// The guest has booted and starts the program now.
@@ -35,6 +72,14 @@ pub enum Message<'a> {
     Stdout(&'a [u8]),
     /// What the program wrote to its standard error.
     Stderr(&'a [u8]),
+    /// The state of the guest's clock, as JSON.
+    Clock(&'a [u8]),
+    /// The guest cannot do what is asked, and why.
+    Impossible(&'a [u8]),
+    /// The name of a file that the job brings, before its content.
+    File(&'a [u8]),
+    /// A part of the content of the last file that was named.
+    Part(&'a [u8]),
     /// The program has ended; all that it wrote came before.
     Ended(Ended),
 }
@@ -50,6 +95,10 @@ impl Message<'_> {
             Self::Ready => (b'r', &[][..]),
             Self::Stdout(octets) => (b'o', *octets),
             Self::Stderr(octets) => (b'e', *octets),
+            Self::Clock(octets) => (b'c', *octets),
+            Self::Impossible(octets) => (b'i', *octets),
+            Self::File(name) => (b'f', *name),
+            Self::Part(octets) => (b'p', *octets),
             Self::Ended(ended) => {
                 let (kind, value) = match *ended {
                     Ended::Exited(value) => (b'x', value),
@@ -95,6 +144,7 @@ pub struct Decoder {
     /// The beginning of a message that is not complete.
     held: Vec<u8>,
     is_ready: bool,
+    has_file: bool,
     has_ended: bool,
 }
 
@@ -129,7 +179,7 @@ impl Decoder {
         let octets = u32::from_le_bytes([a, b, c, d]);
         let (least, most) = match kind {
             b'r' => (0, 0),
-            b'o' | b'e' => (0, PAYLOAD_OCTETS_MAX),
+            b'o' | b'e' | b'c' | b'i' | b'f' | b'p' => (0, PAYLOAD_OCTETS_MAX),
             b'x' | b'k' | b'n' => (1, 1),
             _ => return Err(Violation::Kind(kind)),
         };
@@ -140,21 +190,31 @@ impl Decoder {
     }
 
     fn message<'a>(&mut self, kind: u8, payload: &'a [u8]) -> Result<Message<'a>, Violation> {
-        let is_first = kind == b'r';
-        if self.has_ended || self.is_ready == is_first {
+        let is_in_turn = match kind {
+            b'c' => true,
+            b'p' => self.has_file,
+            b'r' | b'i' => !self.is_ready,
+            _ => self.is_ready,
+        };
+        if self.has_ended || !is_in_turn {
             return Err(Violation::Order(kind));
         }
-        self.is_ready = true;
+        self.is_ready |= kind == b'r';
+        self.has_file |= kind == b'f';
         let value = payload.first().copied().unwrap_or(0);
         let message = match kind {
             b'r' => Message::Ready,
             b'o' => Message::Stdout(payload),
             b'e' => Message::Stderr(payload),
+            b'c' => Message::Clock(payload),
+            b'i' => Message::Impossible(payload),
+            b'f' => Message::File(payload),
+            b'p' => Message::Part(payload),
             b'x' => Message::Ended(Ended::Exited(value)),
             b'k' => Message::Ended(Ended::Killed(value)),
             _ => Message::Ended(Ended::NotStarted(value)),
         };
-        self.has_ended = matches!(message, Message::Ended(_));
+        self.has_ended = matches!(message, Message::Ended(_) | Message::Impossible(_));
         Ok(message)
     }
 }
@@ -166,8 +226,16 @@ pub struct Job {
     pub in_host_tree: bool,
     /// The guest has a network device that leads to QEMU's own network.
     pub has_user_network: bool,
+    /// The network device's address with the length of its prefix; empty: it gets none.
+    pub address: String,
+    /// What the guest's clock follows.
+    pub clock: Clock,
+    /// [`Clock::Chrony`]: the server's address and its port, with a blank between; the run fills it in.
+    pub time_server: String,
     /// The program's working directory.
     pub directory: PathBuf,
+    /// Files that the guest sends when the program has ended, if they are there.
+    pub bring: Vec<PathBuf>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
 }
@@ -177,10 +245,26 @@ impl Job {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let flag = |is_set| if is_set { &b"1"[..] } else { b"0" };
-        let parts =
-            [flag(self.in_host_tree), flag(self.has_user_network), self.directory.as_os_str().as_bytes()];
+        let (clock, files) = (self.clock.to_string(), self.bring.len().to_string());
+        let parts = [
+            flag(self.in_host_tree),
+            flag(self.has_user_network),
+            self.address.as_bytes(),
+            clock.as_bytes(),
+            self.time_server.as_bytes(),
+            self.directory.as_os_str().as_bytes(),
+            files.as_bytes(),
+        ];
+        let bring = self.bring.iter().map(|file| file.as_os_str().as_bytes());
         let program = self.program.iter().map(|argument| argument.as_bytes());
-        parts.into_iter().chain(program).flat_map(|part| [part, b"\0"]).flatten().copied().collect()
+        parts
+            .into_iter()
+            .chain(bring)
+            .chain(program)
+            .flat_map(|part| [part, b"\0"])
+            .flatten()
+            .copied()
+            .collect()
     }
 
     /// Reads what [`Job::encode`] wrote; `None` for anything else.
@@ -193,9 +277,24 @@ impl Job {
             _ => None,
         };
         let (in_host_tree, has_user_network) = (flag()?, flag()?);
+        let address = String::from_utf8(parts.next()?.to_vec()).ok()?;
+        let clock: Clock = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
+        let time_server = String::from_utf8(parts.next()?.to_vec()).ok()?;
         let text = |part: &[u8]| OsString::from_vec(part.to_vec());
         let directory = PathBuf::from(text(parts.next()?));
-        let program: Vec<OsString> = parts.map(text).collect();
-        (!program.is_empty()).then_some(Self { in_host_tree, has_user_network, directory, program })
+        let files: usize = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
+        let mut rest: Vec<OsString> = parts.map(text).collect();
+        let program = (files <= rest.len()).then(|| rest.split_off(files))?;
+        let bring = rest.into_iter().map(PathBuf::from).collect();
+        (!program.is_empty()).then_some(Self {
+            in_host_tree,
+            has_user_network,
+            address,
+            clock,
+            time_server,
+            directory,
+            bring,
+            program,
+        })
     }
 }

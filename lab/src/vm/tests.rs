@@ -3,82 +3,34 @@
 
 use super::cpio::{Node, Tree};
 use super::image::Facts;
-use super::machine::{Accelerator, Datapath, Descriptors, Machine};
-use super::protocol::{Decoder, Ended, Job, Message, PAYLOAD_OCTETS_MAX, Violation};
-use super::{Cache, cache, elf, image, kernel, run, runs};
+use super::machine::{Accelerator, Descriptors, Machine};
+use super::network::{Address, Attachment, Bridge, Datapath};
+use super::{Cache, Kind, cache, cpio, elf, image, kernel, run, runs};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// What a decoder makes of octets in pieces of one length.
-fn heard(octets: &[u8], piece: usize) -> Result<Vec<String>, Violation> {
-    let (mut decoder, mut heard) = (Decoder::default(), Vec::new());
-    for part in octets.chunks(piece) {
-        decoder.take(part, &mut |message| heard.push(format!("{message:?}")))?;
-    }
-    Ok(heard)
-}
-
 #[test]
-fn messages_come_as_they_were_sent_in_pieces_of_any_length() {
-    let long = vec![7; PAYLOAD_OCTETS_MAX];
-    for ended in [Ended::Exited(0), Ended::Exited(255), Ended::Killed(9), Ended::NotStarted(2)] {
-        let sent = [
-            Message::Ready,
-            Message::Stdout(b"out"),
-            Message::Stderr(b""),
-            Message::Stdout(&long),
-            Message::Stderr(b"\xff\n"),
-            Message::Ended(ended),
-        ];
-        let mut octets = Vec::new();
-        for message in &sent {
-            message.write(&mut octets).unwrap();
-        }
-        let expected: Vec<String> = sent.iter().map(|message| format!("{message:?}")).collect();
-        for piece in [1, 2, 3, 5, 6, 7, 1000, octets.len()] {
-            assert_eq!(heard(&octets, piece).unwrap(), expected, "pieces of {piece}");
-        }
-        // A message that is not complete is not heard.
-        assert_eq!(heard(&octets[..octets.len() - 1], 4096).unwrap(), expected[..5]);
+fn a_guest_sends_the_files_that_were_asked_for_and_no_others() {
+    let wanted = ["/a".into(), "/b".into()];
+    let mut files = run::Files::default();
+    for name in [b"/a", b"/b"] {
+        files.begin(name);
+        files.add(name);
+        files.check(&wanted).unwrap();
     }
-    let too_long = vec![0; PAYLOAD_OCTETS_MAX + 1];
-    assert!(Message::Stdout(&too_long).write(&mut Vec::new()).is_err());
-}
-
-#[test]
-fn a_guest_that_lies_is_found_out_at_once() {
-    const READY: &[u8] = b"r\0\0\0\0";
-    let after_ready = |rest: &[u8]| heard(&[READY, rest].concat(), 3);
-    assert_eq!(heard(b"q\0\0\0\0", 1), Err(Violation::Kind(b'q')));
-    assert_eq!(after_ready(b"\x1b\0\0\0\0"), Err(Violation::Kind(0x1b)));
-    // The length is refused before any octet of what it announces.
-    assert_eq!(after_ready(b"o\x01\0\x01\0"), Err(Violation::Length(b'o', 65_537)));
-    assert_eq!(after_ready(b"e\xff\xff\xff\xff"), Err(Violation::Length(b'e', u32::MAX)));
-    assert_eq!(after_ready(b"x\0\0\0\0"), Err(Violation::Length(b'x', 0)));
-    assert_eq!(after_ready(b"k\x02\0\0\0\0\0"), Err(Violation::Length(b'k', 2)));
-    assert_eq!(heard(b"r\x01\0\0\0", 9), Err(Violation::Length(b'r', 1)));
-    assert_eq!(heard(b"o\0\0\0\0", 9), Err(Violation::Order(b'o')));
-    assert_eq!(after_ready(READY), Err(Violation::Order(b'r')));
-    assert_eq!(after_ready(b"x\x01\0\0\0\0o\0\0\0\0"), Err(Violation::Order(b'o')));
-    assert_eq!(after_ready(b"x\x01\0\0\0\0k\x01\0\0\0\x09"), Err(Violation::Order(b'k')));
-}
-
-#[test]
-fn a_job_comes_whole() {
-    let arguments: [&[u8]; 6] = [b"sh", b"-c", b"", b"a\nb", b"\xff\xfe", b"--"];
-    let job = Job {
-        in_host_tree: true,
-        has_user_network: false,
-        directory: "/a b".into(),
-        program: arguments.iter().map(|argument| OsString::from_vec(argument.to_vec())).collect(),
-    };
-    assert_eq!(Job::decode(&job.encode()), Some(job.clone()));
-    for damaged in [&b""[..], b"\0", b"1\x000\0/\0", b"2\x000\0/\0sh\0", b"1\x000\0/\0sh"] {
-        assert_eq!(Job::decode(damaged), None, "{damaged:?}");
-    }
+    assert_eq!(files.files, [("/a".into(), b"/a".to_vec()), ("/b".into(), b"/b".to_vec())]);
+    files.begin(b"/a");
+    assert!(files.check(&wanted).unwrap_err().contains("/a"));
+    let mut files = run::Files::default();
+    files.begin(b"/etc/shadow");
+    assert!(files.check(&wanted).unwrap_err().contains("\"/etc/shadow\", which was not asked for"));
+    let mut files = run::Files::default();
+    files.begin(b"/a");
+    files.add(&vec![0; run::FILES_OCTETS_MAX]);
+    files.check(&wanted).unwrap();
+    files.add(b"0");
+    assert!(files.check(&wanted).unwrap_err().contains("more than 268435456 octets"));
 }
 
 #[test]
@@ -106,6 +58,20 @@ fn an_archive_is_as_the_kernel_reads_it() {
     ];
     assert_eq!(String::from_utf8_lossy(&octets), expected.concat());
     assert_eq!(octets.len() % 4, 0);
+    // It is read back: the regular files, up to the archive's end.
+    let mut found = Vec::new();
+    let mut read = |octets: &[u8]| {
+        cpio::files(&mut &*octets, &mut |name, mode, content| {
+            found.push((name.to_owned(), mode, content.to_vec()));
+            Ok(())
+        })
+    };
+    let behind = [&octets[..], b"another"].concat();
+    read(&behind).unwrap();
+    for damaged in [&octets[..octets.len() - 8], &octets[4..], &octets[..120], b""] {
+        assert!(read(damaged).is_err(), "{}", damaged.len());
+    }
+    assert_eq!(found[0], ("a/f".to_owned(), 0o755, b"12345".to_vec()));
 }
 
 #[test]
@@ -189,7 +155,7 @@ fn a_machine_that_cannot_be_had_is_refused_by_its_flag() {
 
 #[test]
 fn the_arguments_of_qemu() {
-    let descriptors = Descriptors { files: 7, port: 8 };
+    let descriptors = Descriptors { files: 7, port: 8, network: &[9, 10] };
     let arguments = |machine: &Machine, accelerator, host| {
         machine.arguments(accelerator, Path::new("/k"), descriptors, host).join(" ")
     };
@@ -211,6 +177,91 @@ fn the_arguments_of_qemu() {
     ] {
         assert!(tap.contains(words), "{words}: {tap}");
     }
+    let address = Some("10.0.0.2/24".parse().unwrap());
+    let bridge = Machine { datapath: "bridge:br0@x".parse().unwrap(), address, ..Machine::default() };
+    let two = arguments(&Machine { queues: 2, ..bridge.clone() }, Accelerator::Tcg, false);
+    assert!(two.contains("tap,id=net,vhost=off,fds=9:10") && two.contains("mq=on,vectors=6"), "{two}");
+    assert!(two.contains("mac=02:4b:0a:00:00:02"), "{two}");
+    // Two guests without addresses have no common MAC address, either.
+    let nameless = Machine { address: None, ..bridge };
+    assert_ne!(arguments(&nameless, Accelerator::Tcg, false), arguments(&nameless, Accelerator::Tcg, false));
+    let switch =
+        Machine { datapath: "vhost-user:/run/s,t".parse().unwrap(), queues: 2, ..Machine::default() };
+    let tcg = arguments(&switch, Accelerator::Tcg, false);
+    assert!(tcg.contains("path=/run/s,,t,server=on,wait=off") && tcg.contains("mq=on,vectors=0"), "{tcg}");
+    // A comma in a name begins no option.
+    let watched = Machine { monitor: Some("/run/q,fd=3".into()), ..Machine::default() };
+    let watched = arguments(&watched, Accelerator::Tcg, false);
+    assert!(
+        watched.contains("id=monitor,path=/run/q,,fd=3,server=on,wait=off -mon chardev=monitor"),
+        "{watched}"
+    );
+    assert!(tcg.contains("size=1024M,share=on -numa node,memdev=memory"), "{tcg}");
+    assert!(arguments(&switch, Accelerator::Kvm, false).contains("mq=on,vectors=6"));
+}
+
+#[test]
+fn datapaths_and_addresses_are_read_or_refused_with_what_is_expected() {
+    for text in ["none", "user", "tap", "bridge:br0", "bridge:br0@ns-1", "vhost-user:/run/a b"] {
+        assert_eq!(text.parse::<Datapath>().unwrap().to_string(), text);
+    }
+    for (text, words) in [
+        ("", "expected none"),
+        ("bridge", "bridge:BRIDGE@NAMESPACE"),
+        ("bridge:", "no name of a bridge"),
+        ("bridge:a/b", "no name of a bridge"),
+        ("bridge:-a", "no name of a bridge"),
+        ("bridge:sixteen-octets-x", "has 16 octets; a bridge's name has 15 at most"),
+        ("bridge:br0@", "no name of a network namespace"),
+        ("bridge:br0@../x", "no name of a network namespace"),
+        ("vhost-user:", "vhost-user:SOCKET"),
+        ("ovs:x", "expected none"),
+    ] {
+        let error = text.parse::<Datapath>().unwrap_err();
+        assert!(error.contains(words), "{text}: {error}");
+    }
+    for text in ["10.0.0.2/24", "fd00::2/64"] {
+        assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+    }
+    for text in [
+        "10.0.0.2",
+        "10.0.0.2/33",
+        "10.0.0.2/0",
+        "0.0.0.0/8",
+        "224.0.0.1/4",
+        "x/8",
+        "::/64",
+        "10.0.0.2/24 dev",
+    ] {
+        assert!(text.parse::<Address>().unwrap_err().contains("10.0.0.2/24"), "{text}");
+    }
+}
+
+#[test]
+fn a_network_that_is_not_there_is_refused_and_a_socket_has_one_user() {
+    let with = |datapath: Datapath| Attachment::new(&Machine { datapath, ..Machine::default() }, Kind::Qemu);
+    let bridge = |name: &str, namespace| with(Datapath::Bridge(Bridge::new(name, namespace)));
+    for (attached, words) in [
+        (bridge("br0", Some("ktsn-nowhere")), "there is no network namespace ktsn-nowhere"),
+        (
+            bridge("ktsn-nowhere", None),
+            "there is no device ktsn-nowhere; `ip link add ktsn-nowhere type bridge`",
+        ),
+        (bridge("lo", None), "the device lo is no bridge"),
+    ] {
+        let error = attached.unwrap_err();
+        assert!(error.to_string().contains(words) && error.exit_status() == 2, "{error}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let first = with(Datapath::VhostUser(socket.clone())).unwrap();
+    let error = with(Datapath::VhostUser(socket.clone())).unwrap_err();
+    assert!(error.to_string().contains("it exists: another guest"), "{error}");
+    assert!(socket.exists(), "the second one does not remove the first one's");
+    drop(first);
+    assert!(!socket.exists());
+    let long = with(Datapath::VhostUser(directory.path().join("x".repeat(200)))).unwrap_err();
+    assert!(long.to_string().contains("File name too long") && long.exit_status() == 2, "{long}");
 }
 
 #[test]
@@ -219,14 +270,25 @@ fn a_console_cannot_control_the_terminal() {
     assert_eq!(run::printable("x\u{9b}y".as_bytes()), "xy");
 }
 
+#[test]
+fn an_error_shows_what_a_guest_said_and_not_the_kernels_trace() {
+    let (said, panic) =
+        ("ktsn vm guest: why", "[ 5.0] Kernel panic - not syncing: Attempted to kill init! exitcode=0x100");
+    let trace = format!("{said}\n{panic}\n[ 5.1] Call Trace:\n[ 5.2]  dump_stack");
+    assert_eq!(run::before_trace(&trace), format!("{said}\n{panic}"));
+    for whole in ["", said, panic, "[ 5.0] Kernel panic - not syncing: VFS\n[ 5.1] Call Trace:"] {
+        assert_eq!(run::before_trace(whole), whole);
+    }
+}
+
 /// A cache with an image that was not made from packages.
 fn cache_with_image(directory: &Path) -> (Cache, std::path::PathBuf) {
     let cache = Cache::find(Some(directory));
-    std::fs::create_dir_all(cache.packages()).unwrap();
-    std::fs::write(cache.packages().join("list"), "").unwrap();
-    std::fs::write(cache.packages().join("request"), image::request_line()).unwrap();
-    let key = image::key(&cache).unwrap();
-    let place = cache.images().join(key);
+    std::fs::create_dir_all(cache.packages(Kind::Qemu)).unwrap();
+    std::fs::write(cache.packages(Kind::Qemu).join("list"), "").unwrap();
+    std::fs::write(cache.packages(Kind::Qemu).join("request"), image::request_line(Kind::Qemu)).unwrap();
+    let key = image::key(&cache, Kind::Qemu).unwrap();
+    let place = cache.images(Kind::Qemu).join(key);
     std::fs::create_dir_all(&place).unwrap();
     let mut checksums = BTreeMap::new();
     for name in ["kernel", "files.cpio"] {
@@ -244,7 +306,7 @@ fn a_cache_that_others_write_to_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let (cache, _) = cache_with_image(directory.path());
     assert!(cache.lock(false, &mut || {}).is_ok());
-    for part in [directory.path().to_owned(), cache.packages(), cache.images()] {
+    for part in [directory.path().to_owned(), cache.packages(Kind::Qemu), cache.images(Kind::Qemu)] {
         std::fs::set_permissions(&part, open(0o777)).unwrap();
         let said = cache.lock(false, &mut || {}).expect_err("open to all").to_string();
         assert!(said.contains(&part.display().to_string()) && said.contains("777"), "{said}");
@@ -264,20 +326,20 @@ fn a_damaged_image_is_never_used() {
     for damage in damages {
         let directory = tempfile::tempdir().unwrap();
         let (cache, place) = cache_with_image(directory.path());
-        assert!(image::read(&cache).unwrap().is_some());
+        assert!(image::read(&cache, Kind::Qemu).unwrap().is_some());
         damage(&place);
-        assert!(image::read(&cache).is_err());
+        assert!(image::read(&cache, Kind::Qemu).is_err());
     }
     // Other packages: another image.
     let directory = tempfile::tempdir().unwrap();
     let (cache, _) = cache_with_image(directory.path());
-    std::fs::write(cache.packages().join("list"), "0 other.deb\n").unwrap();
-    assert!(image::read(&cache).unwrap().is_none());
+    std::fs::write(cache.packages(Kind::Qemu).join("list"), "0 other.deb\n").unwrap();
+    assert!(image::read(&cache, Kind::Qemu).unwrap().is_none());
     // Packages that another recipe asked for are not used.
     let directory = tempfile::tempdir().unwrap();
     let (cache, _) = cache_with_image(directory.path());
-    std::fs::write(cache.packages().join("request"), "amd64 busybox-static\n").unwrap();
-    assert!(image::read(&cache).unwrap().is_none());
+    std::fs::write(cache.packages(Kind::Qemu).join("request"), "amd64 busybox-static\n").unwrap();
+    assert!(image::read(&cache, Kind::Qemu).unwrap().is_none());
 }
 
 #[test]
@@ -336,4 +398,24 @@ fn what_a_killed_run_left_is_removed_and_nothing_else() {
     assert_eq!(std::fs::read_dir(cache.runs()).unwrap().count(), 1);
     drop(live);
     assert_eq!(std::fs::read_dir(cache.runs()).unwrap().count(), 0);
+}
+
+/// A socket that another program has taken over since is left alone, and the question does not reach that program.
+#[test]
+fn only_sockets_without_a_user_are_removed() {
+    use std::os::unix::net::UnixListener;
+    let directory = tempfile::tempdir().unwrap();
+    let cache = Cache::find(Some(directory.path()));
+    std::fs::create_dir_all(cache.runs()).unwrap();
+    let [left, used, file] = ["left", "used", "file"].map(|name| directory.path().join(name));
+    drop(UnixListener::bind(&left).unwrap());
+    let listener = UnixListener::bind(&used).unwrap();
+    std::fs::write(&file, "").unwrap();
+    let lines = [&left, &used, &file].map(|path| format!("socket {}\n", path.display()));
+    std::fs::write(cache.runs().join("1-0"), lines.concat()).unwrap();
+    let removed = runs::clean(&cache).unwrap();
+    assert_eq!((removed.records, removed.sockets), (1, 1));
+    assert!(!left.exists() && used.exists() && file.exists());
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "the listener was disturbed");
 }

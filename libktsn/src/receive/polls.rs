@@ -3,15 +3,15 @@
 //!
 //! In: the program's array. Out: what the kernel answers. The array is the program's memory: it is read only after the kernel has read it.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_void;
 
-use ktsn_time::{Monotonic, Span};
+use ktsn_time::Span;
 
 use super::listeners::{self, Set};
 use super::signals::Mask;
-use super::wait::{Bounds, Call, Waited, expect, is_forbidden, learn, now, poll};
+use super::wait::{Call, Waited, expect_or_make, is_forbidden, poll};
 use crate::abi::{POLLIN, POLLRDNORM, PollFd, TimeSpec};
-use crate::{memory, originals, page};
+use crate::{memory, originals};
 
 /// Longer arrays are the kernel's: looking through them takes longer than a wake-up.
 const ENTRIES_MAX: usize = 1024;
@@ -80,25 +80,10 @@ pub(crate) unsafe fn wait(
     if answer != 0 {
         return answer as isize;
     }
-    let call = Polled { entries, count, make: &mut make };
+    let mut call = Polled { entries, count, make: &mut make };
     // SAFETY: the kernel has just read the mask, of which it knows the first word.
     let own = (!mask.is_null()).then(|| Mask::new(unsafe { mask.cast::<u64>().read_unaligned() }));
-    later(call, set, timeout, own.as_ref(), before)
-}
-
-#[cold]
-#[inline(never)]
-fn later(mut call: Polled<'_>, set: Set, timeout: Option<Span>, mask: Option<&Mask>, errno: c_int) -> isize {
-    let begin = now();
-    let deadline: Option<Monotonic> = timeout.and_then(|timeout| begin.checked_after(timeout));
-    let Some(page) = page::make().filter(|page| page.may_change()) else { return (call.make)() };
-    let bounds = Bounds { page, deadline, mask, errno };
-    if let Some(answer) = expect(&mut call, set, &bounds) {
-        return answer;
-    }
-    let answer = (call.make)();
-    learn(&call, answer);
-    answer
+    expect_or_make(&mut call, set, timeout, own.as_ref(), before).0
 }
 
 impl Call for Polled<'_> {

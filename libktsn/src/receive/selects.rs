@@ -6,13 +6,13 @@
 
 use core::ffi::{c_int, c_void};
 
-use ktsn_time::{Monotonic, Span};
+use ktsn_time::Span;
 
 use super::listeners::{self, Set};
 use super::signals::Mask;
-use super::wait::{Bounds, Call, Waited, expect, is_forbidden, learn, now, waited};
+use super::wait::{Call, Waited, expect_or_make, is_forbidden, now, waited};
 use crate::abi::TimeSpec;
-use crate::{memory, originals, page};
+use crate::{memory, originals};
 
 /// Words of a set that is served: descriptors below FD_SETSIZE. A call with higher ones is the kernel's.
 const WORDS: usize = 16;
@@ -137,30 +137,9 @@ pub(crate) unsafe fn wait(
     }
     // SAFETY: the kernel has just read the mask, of which it knows the first word.
     let own = (!mask.is_null()).then(|| Mask::new(unsafe { mask.cast::<u64>().read_unaligned() }));
-    later(Selected { given, asked, make }, listening, timeout, own.as_ref(), before)
-}
-
-#[cold]
-#[inline(never)]
-fn later(
-    mut call: Selected<'_>,
-    set: Set,
-    timeout: Option<Span>,
-    mask: Option<&Mask>,
-    errno: c_int,
-) -> Ended {
-    let begin = now();
-    let deadline: Option<Monotonic> = timeout.and_then(|timeout| begin.checked_after(timeout));
-    let Some(page) = page::make().filter(|page| page.may_change()) else {
-        return Ended { answer: (call.make)(), left: None };
-    };
-    let bounds = Bounds { page, deadline, mask, errno };
-    if let Some(answer) = expect(&mut call, set, &bounds) {
-        return Ended { answer, left: deadline.map(|deadline| deadline.span_since(now())) };
-    }
-    let answer = (call.make)();
-    learn(&call, answer);
-    Ended { answer, left: None }
+    let mut call = Selected { given, asked, make };
+    let (answer, deadline) = expect_or_make(&mut call, listening, timeout, own.as_ref(), before);
+    Ended { answer, left: deadline.map(|deadline| deadline.span_since(now())) }
 }
 
 /// The kernel's select on copies of the program's sets.

@@ -6,12 +6,12 @@
 
 use core::ffi::{c_int, c_void};
 
-use ktsn_time::{Monotonic, Span};
+use ktsn_time::Span;
 
 use super::epolls;
 use super::listeners::{self, Set};
 use super::signals::Mask;
-use super::wait::{Bounds, Call, Waited, expect, learn, now, poll};
+use super::wait::{Call, Waited, expect_or_make, poll};
 use crate::abi::{EPOLL_CTL_DEL, EPOLLIN, EPOLLRDNORM, EpollEvent, POLLIN, PollFd};
 use crate::{originals, page};
 
@@ -68,25 +68,10 @@ pub(crate) unsafe fn wait(
     if answer != 0 {
         return answer;
     }
-    let call = Waiting { set, events, attempt: &mut attempt, make: &mut make };
+    let mut call = Waiting { set, events, attempt: &mut attempt, make: &mut make };
     // SAFETY: the kernel has just read the mask, of which it knows the first word.
     let own = (!mask.is_null()).then(|| Mask::new(unsafe { mask.cast::<u64>().read_unaligned() }));
-    later(call, listeners, timeout, own.as_ref(), before)
-}
-
-#[cold]
-#[inline(never)]
-fn later(mut call: Waiting<'_>, set: Set, timeout: Option<Span>, mask: Option<&Mask>, errno: c_int) -> isize {
-    let begin = now();
-    let deadline: Option<Monotonic> = timeout.and_then(|timeout| begin.checked_after(timeout));
-    let Some(page) = page::make().filter(|page| page.may_change()) else { return (call.make)() };
-    let bounds = Bounds { page, deadline, mask, errno };
-    if let Some(answer) = expect(&mut call, set, &bounds) {
-        return answer;
-    }
-    let answer = (call.make)();
-    learn(&call, answer);
-    answer
+    expect_or_make(&mut call, listeners, timeout, own.as_ref(), before).0
 }
 
 impl Call for Waiting<'_> {

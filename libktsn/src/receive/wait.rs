@@ -18,7 +18,7 @@ use super::listeners::{Listener, Set};
 use super::period;
 use super::signals::{self, Handlers, Mask};
 use crate::abi::{EBADF, EINTR, ENOSYS, EPERM, PollFd, TimeSpec};
-use crate::page::Page;
+use crate::page::{self, Page};
 use crate::{clock, originals};
 
 /// How late sleeps of this process end.
@@ -153,6 +153,28 @@ pub(crate) fn expect(call: &mut dyn Call, set: Set, bounds: &Bounds<'_>) -> Opti
         };
         wait.run()
     }))
+}
+
+/// Waits for the next arrival at one of `set`, or makes the call as it is where none is expected. `timeout`: `None` = without end. `errno`:
+/// the program's, before the call. Out: what the call returns, and the instant at which its time is over where the wait was ours.
+#[cold]
+#[inline(never)]
+pub(crate) fn expect_or_make(
+    call: &mut dyn Call,
+    set: Set,
+    timeout: Option<Span>,
+    mask: Option<&Mask>,
+    errno: c_int,
+) -> (isize, Option<Monotonic>) {
+    let begin = now();
+    let deadline: Option<Monotonic> = timeout.and_then(|timeout| begin.checked_after(timeout));
+    let Some(page) = page::make().filter(|page| page.may_change()) else { return (call.make(), None) };
+    if let Some(answer) = expect(call, set, &Bounds { page, deadline, mask, errno }) {
+        return (answer, deadline);
+    }
+    let answer = call.make();
+    learn(call, answer);
+    (answer, None)
 }
 
 /// A call that waited in the kernel has found arrivals that were not expected.

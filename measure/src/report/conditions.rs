@@ -7,6 +7,8 @@ use super::figures::{count, percent};
 use super::source::Source;
 use super::tables::{table, words};
 use super::thin::{BINS_PER_DECADE, POINTS_MAX};
+use crate::datapaths;
+use crate::hosts::TwoHosts;
 use crate::results::{Document, Series};
 use serde_json::{Map, Value};
 
@@ -55,6 +57,11 @@ pub(super) fn clock(document: &Document) -> String {
         }
         None => "The document does not say whether the clock was synchronised.",
     };
+    let hosts = TwoHosts::of(document);
+    let synchronised = hosts.map_or_else(
+        || synchronised.to_owned(),
+        |hosts| format!("<b>Two hosts.</b> This report is of {}.", html(&hosts.sentence())),
+    );
     let offset = match document.environment.get("tai_offset_seconds").and_then(Value::as_f64) {
         Some(0.0) => {
             "TAI offset 0 s: nobody has told the kernel the leap seconds, so CLOCK_TAI equals UTC here."
@@ -73,7 +80,10 @@ fn greatest(series: &[Series], field: fn(&Series) -> Option<f64>) -> String {
 
 /// Parameters, and what the measuring rule asks to be recorded.
 pub(super) fn rule(document: &Document) -> String {
-    let mut rows = members(&document.parameters);
+    // Accounts have sections of their own.
+    let mut parameters = document.parameters.clone();
+    parameters.retain(|name, _| name != datapaths::PARAMETER && name != datapaths::SPIKES);
+    let mut rows = members(&parameters);
     let voided =
         document.summary().iter().filter_map(|series| series.voided_rounds).reduce(u64::saturating_add);
     let voided = voided.map_or_else(|| "not recorded".to_owned(), count);

@@ -18,9 +18,12 @@
 //! # }
 //! ```
 
+mod apart;
+mod averages;
 mod canvas;
 mod colours;
 mod conditions;
+mod datapaths;
 mod deadline;
 mod escape;
 mod figures;
@@ -29,6 +32,7 @@ mod page;
 mod phase;
 mod plots;
 mod published;
+mod realtime;
 mod samples;
 mod source;
 mod stacks;
@@ -48,6 +52,9 @@ pub enum ReportError {
     /// No document was given.
     #[error("a report needs at least one results file")]
     Nothing,
+    /// plotly.js, which this program holds, cannot be unpacked.
+    #[error("plotly.js in this program cannot be unpacked: {0}; install the program again")]
+    Script(io::Error),
     /// A file cannot be read.
     #[error("{file}: {source}")]
     Read {

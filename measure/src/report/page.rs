@@ -8,7 +8,9 @@ use super::escape::html;
 use super::plots;
 use super::source::Source;
 use super::verdict::{self, Mood};
-use super::{ReportError, conditions, deadline, guests, published, stacks, tables};
+use super::{
+    ReportError, apart, conditions, datapaths, deadline, guests, published, realtime, stacks, tables,
+};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
@@ -17,11 +19,15 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
                       img-src data: blob:; base-uri 'none'; form-action 'none'";
 
 /// Groups of plots: anchor, heading, the places in it.
-const GROUPS: [(&str, &str, &[&str]); 9] = [
+const GROUPS: [(&str, &str, &[&str]); 13] = [
+    ("medians", "Medians", &["medians"]),
+    ("network", "Network latency", &["cdf-network", "histogram-network"]),
+    ("network-time", "Network latency over time", &["time-network"]),
     ("phase", "Phase in the cycle", &["phase"]),
     ("published", "Beside what was published", &["published-medians", "published-cdf"]),
     ("deadline", "Cycles that a deadline would lose", &["deadline"]),
     ("bandwidth", "TCP bandwidth", &["bandwidth-tcp", "bandwidth-posted", "interrupts-posted"]),
+    ("averages", "Averages over time", &["averages"]),
     ("distribution", "Distributions", &["cdf-latency", "cdf-wire-offset"]),
     ("parts", "Where time and CPU go", &["parts", "cpu"]),
     ("boxes", "Box plots", &["box-latency", "box-wire-offset"]),
@@ -35,27 +41,35 @@ fn applies(source: &Source, anchor: &str) -> bool {
         "phase" => source.gates.is_some(),
         "deadline" => deadline::applies(source),
         "bandwidth" => guests::applies(source),
+        "medians" | "network" | "network-time" => datapaths::applies(&source.document),
         // Round trips follow each other without a period.
-        "histogram" => !guests::applies(source),
+        "histogram" => !guests::applies(source) && !datapaths::applies(&source.document),
+        "averages" => source.document.experiment == "vm",
         "published" => !source.document.published.is_empty(),
         "parts" => source.document.series.iter().any(stacks::has_parts),
         _ => true,
     }
 }
 
-/// plotly.js as the crate ships it, in its script element; MathJax, which it ships too, is not needed.
-fn plotly_script() -> String {
-    const END: &str = "</script>";
-    let mut sources = plotly::Plot::offline_js_sources();
-    let end = sources.find(END).map_or(sources.len(), |at| at + END.len());
-    sources.truncate(end);
-    sources
+/// plotly.js in its script element. `build.rs` compressed it: a quarter of its octets.
+///
+/// # Errors
+/// [`ReportError::Script`] when this program's file is damaged.
+fn plotly_script() -> Result<String, ReportError> {
+    const COMPRESSED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/plotly.js.zst"));
+    let script = zstd::decode_all(COMPRESSED).map_err(ReportError::Script)?;
+    String::from_utf8(script).map_err(|error| ReportError::Script(std::io::Error::other(error)))
 }
 
 /// The whole page.
 pub(super) fn page(sources: &[Source]) -> Result<String, ReportError> {
+    let documents = sources.len();
+    let sources: &[Source] = &sources.iter().flat_map(apart::parts).collect::<Vec<_>>();
     let all_series = sources.iter().flat_map(|source| &source.document.series);
-    let colours = Colours::of(all_series.map(|series| series.path.as_str()));
+    let cells =
+        sources.iter().filter_map(|source| source.document.realtime.as_ref()).flat_map(|found| &found.cells);
+    let systems = cells.map(|cell| cell.system.as_str());
+    let colours = Colours::of(all_series.map(|series| series.path.as_str()).chain(systems));
     let mut body = String::new();
     let mut any_plot = false;
     for (index, source) in sources.iter().enumerate() {
@@ -66,7 +80,7 @@ pub(super) fn page(sources: &[Source]) -> Result<String, ReportError> {
     let mut titles: Vec<&str> = sources.iter().map(|source| source.document.experiment.as_str()).collect();
     titles.dedup();
     let title = html(&titles.join(", "));
-    let plotly = if any_plot { plotly_script() } else { String::new() };
+    let plotly = if any_plot { plotly_script()? } else { String::new() };
     Ok(format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
@@ -77,7 +91,7 @@ pub(super) fn page(sources: &[Source]) -> Result<String, ReportError> {
          {plotly}\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
         bar(sources),
         env!("CARGO_PKG_VERSION"),
-        if sources.len() == 1 { "one document".to_owned() } else { format!("{} documents", sources.len()) },
+        if documents == 1 { "one document".to_owned() } else { format!("{documents} documents") },
     ))
 }
 
@@ -88,6 +102,9 @@ fn bar(sources: &[Source]) -> String {
         let mut link = |anchor: &str, text: &str| {
             let _ = write!(links, "<a href=\"#d0-{anchor}\">{text}</a>");
         };
+        if datapaths::applies(&source.document) {
+            link("which", "Which datapath");
+        }
         if !source.document.series.is_empty() {
             link("paths", "Table");
         }
@@ -99,11 +116,18 @@ fn bar(sources: &[Source]) -> String {
                 link(anchor, heading);
             }
         }
+        if source.document.realtime.is_some() {
+            link("rt-verdicts", "Verdicts");
+            for (anchor, heading, _) in realtime::SECTIONS {
+                link(anchor, heading);
+            }
+        }
         link("environment", "Environment");
         link("command", "Reproduce");
     } else {
         for (index, source) in sources.iter().enumerate() {
-            let _ = write!(links, "<a href=\"#d{index}\">{}</a>", html(&source.document.experiment));
+            let name = source.part.as_ref().unwrap_or(&source.document.experiment);
+            let _ = write!(links, "<a href=\"#d{index}\">{}</a>", html(name));
         }
     }
     format!(
@@ -123,9 +147,16 @@ fn section(index: usize, anchor: &str, heading: &str, content: &str) -> String {
 fn article(index: usize, source: &Source, colours: &Colours, drawings: &[Drawing]) -> String {
     let document = &source.document;
     let mut page = format!("<article id=\"d{index}\">\n{}", head(source));
+    if let Some(found) = &document.realtime {
+        page.push_str(&fitness(index, found, drawings));
+    }
     let mut add = |anchor: &str, heading: &str, content: &str| {
         page.push_str(&section(index, anchor, heading, content));
     };
+    add("which", "Which datapath", &datapaths::answer(document, colours));
+    add("stable", "All frames, and the stable part", &datapaths::stable(document, colours));
+    add("user", "From user space to user space", &datapaths::user(document, colours));
+    add("spikes", "Spikes and their causes", &datapaths::spikes(document));
     if !document.series.is_empty() {
         let table = format!(
             "{}{}{}{}{}",
@@ -157,6 +188,29 @@ fn article(index: usize, source: &Source, colours: &Colours, drawings: &[Drawing
     page
 }
 
+/// The sections of `ktsn rt run`, the verdicts first.
+fn fitness(index: usize, found: &ktsn_realtime::RealTime, drawings: &[Drawing]) -> String {
+    let mut page = section(index, "rt-verdicts", "Verdicts", &realtime::verdicts(found));
+    page.push_str(&section(index, "rt-statistics", "Statistics", &realtime::statistics(found)));
+    page.push_str(&section(
+        index,
+        "rt-isolation",
+        "Isolation: what neighbours add to profile 4, in µs",
+        &realtime::isolation(found),
+    ));
+    page.push_str(&section(index, "rt-causes", "Why wake-ups were late", &realtime::causes(found)));
+    page.push_str(&section(index, "rt-advice", "What to change", &realtime::advice(found)));
+    page.push_str(&section(index, "rt-tracers", "The kernel’s tracers", &realtime::tracers(found)));
+    let mut plots = String::new();
+    for (anchor, heading, kind) in realtime::SECTIONS {
+        let places =
+            drawings.iter().filter(|drawing| drawing.kind == kind).map(|drawing| place(index, drawing));
+        let places: String = places.collect();
+        plots.push_str(&section(index, anchor, heading, &places));
+    }
+    format!("{page}<div class=\"plots\" data-document=\"{index}\">\n{plots}</div>\n")
+}
+
 /// Title, verdict, counts.
 fn head(source: &Source) -> String {
     let document = &source.document;
@@ -173,14 +227,19 @@ fn head(source: &Source) -> String {
     let counts = verdict::counts(document);
     let counts =
         if counts.is_empty() { String::new() } else { format!("<p>{}.</p>", html(&counts.join("; "))) };
+    let remark = match source.remark.as_str() {
+        "" => String::new(),
+        remark => format!("<p class=\"note\">{}</p>\n", html(remark)),
+    };
     let started = match document.started_at.as_str() {
         "" => String::new(),
         at => format!("Started {at} · "),
     };
     format!(
-        "<h1>Experiment “{}”</h1>\n<p class=\"origin\">{}{}</p>\n\
+        "<h1>Experiment “{}”{}</h1>\n<p class=\"origin\">{}{}</p>\n{remark}\
          <div class=\"verdict {class}\"><p class=\"line\">{}</p>{misses}{counts}</div>\n",
         html(&document.experiment),
+        source.part.as_ref().map_or_else(String::new, |part| format!(": {}", html(part))),
         html(&started),
         html(&source.label),
         html(&verdict.line),
@@ -211,7 +270,9 @@ fn all_plots(index: usize, source: &Source, drawings: &[Drawing]) -> String {
         let of_kinds =
             ids.iter().flat_map(|kind| drawings.iter().filter(move |drawing| drawing.kind == *kind));
         let places: String = of_kinds.map(|drawing| place(index, drawing)).collect();
-        let grid = if places.is_empty() {
+        let grid = if places.is_empty() && anchor == "published" {
+            String::new()
+        } else if places.is_empty() {
             "<p class=\"note\">Not drawn: this needs the raw records.</p>".to_owned()
         } else {
             format!("<div class=\"grid\">{places}</div>")

@@ -9,7 +9,7 @@ use super::escape::{html, label};
 use super::samples::Samples;
 use super::source::Source;
 use super::thin::{self, FLOOR_NS, POINTS_MAX};
-use super::{deadline, guests, phase, published, stacks};
+use super::{averages, datapaths, deadline, guests, phase, published, realtime, stacks};
 use crate::results::{Document, Series};
 use crate::stats::Statistics;
 use plotly::box_plot::BoxPoints;
@@ -27,8 +27,16 @@ struct Quantity {
 
 const LATENCY: Quantity =
     Quantity { title: "Latency [µs]", samples: |s| &s.latency, figures: |s| s.latency_ns };
+/// Latency between clocks that agree in nothing.
+const ABOVE_FASTEST: Quantity = Quantity {
+    title: "Latency above the fastest frame [µs]",
+    samples: |s| &s.latency,
+    figures: |s| s.above_fastest_ns,
+};
 const WIRE_OFFSET: Quantity =
     Quantity { title: "Wire offset [µs]", samples: |s| &s.wire_offset, figures: |s| s.wire_offset_ns };
+const NETWORK: Quantity =
+    Quantity { title: "Network latency [µs]", samples: |s| &s.network, figures: |s| s.network_latency_ns };
 const JITTER: Quantity =
     Quantity { title: "|Jitter| at the listener [µs]", samples: |s| &s.jitter, figures: |s| s.jitter_ns };
 const WIRE_JITTER: Quantity = Quantity {
@@ -80,6 +88,10 @@ pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing
     drawings.extend(published::drawings(source, colours)?);
     drawings.extend(deadline::drawing(source, colours)?);
     drawings.extend(guests::drawings(source, colours)?);
+    if let Some(found) = &source.document.realtime {
+        drawings.extend(realtime::drawings(found, colours)?);
+    }
+    drawings.extend(datapaths::drawing(source)?);
     let loads = source.document.loads();
     for (index, load) in loads.iter().enumerate() {
         for mut drawing in of_load(source, *load, colours)? {
@@ -97,36 +109,27 @@ pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing
 
 fn of_load(source: &Source, load: Option<&str>, colours: &Colours) -> Result<Vec<Drawing>, ReportError> {
     let rows = rows(source, load, colours);
+    let latency = if source.document.has_own_clocks() { ABOVE_FASTEST } else { LATENCY };
+    let budget_us = source.document.latency_budget().map(|budget| budget / 1000.0);
     let mut payloads: Vec<usize> = rows.iter().map(|row| row.series.payload_octets).collect();
     payloads.sort_unstable();
     payloads.dedup();
     let mut drawings = Vec::new();
-    let each = |draw: &dyn Fn(&[&Row<'_>]) -> Picture| {
-        let mut figures = Vec::new();
-        for &payload in &payloads {
-            let chosen: Vec<&Row<'_>> =
-                rows.iter().filter(|row| row.series.payload_octets == payload).collect();
-            if let Some((traces, layout)) = draw(&chosen) {
-                figures.push((Some(payload), figure(traces, layout)?));
-            }
-        }
-        Ok::<_, ReportError>(figures)
-    };
-    let mut push = |kind: &'static str,
-                    title: &str,
-                    caption: String,
-                    figures: Vec<(Option<usize>, String)>| {
-        if !figures.is_empty() {
-            drawings.push(Drawing { id: kind.to_owned(), kind, title: title.to_owned(), caption, figures });
-        }
-    };
+    let each = |draw: &dyn Fn(&[&Row<'_>]) -> Picture| each_payload(&rows, &payloads, draw);
+    let mut push =
+        |kind, title: &str, caption, figures| push_to(&mut drawings, kind, title, caption, figures);
     let below = |quantity| floor_note(&rows, quantity);
     let caption = |text: &str, quantity| format!("{}{}", html(text), below(quantity));
     for (kind, title, quantity) in [
-        ("cdf-latency", "Distribution of latency", LATENCY),
+        ("cdf-latency", "Distribution of latency", latency),
         ("cdf-wire-offset", "Distribution of wire offset", WIRE_OFFSET),
-    ] {
-        push(kind, title, caption(CDF_CAPTION, quantity), each(&|r| distribution(r, quantity))?);
+        ("cdf-network", "Distribution of network latency", NETWORK),
+    ]
+    .into_iter()
+    .filter(|(kind, ..)| shows(source, kind))
+    {
+        let budget_us = budget_us.filter(|_| kind == "cdf-latency");
+        push(kind, title, caption(CDF_CAPTION, quantity), each(&|r| distribution(r, quantity, budget_us))?);
     }
     push(
         "parts",
@@ -137,10 +140,10 @@ fn of_load(source: &Source, load: Option<&str>, colours: &Colours) -> Result<Vec
     push("cpu", "CPU", html(stacks::CPU_CAPTION), each(&|r| stacks::cpu(&series_of(r)))?);
     let boxes_text = boxes_caption(&rows);
     for (kind, title, quantity) in [
-        ("box-latency", "Latency by path and payload", LATENCY),
+        ("box-latency", "Latency by path and payload", latency),
         ("box-wire-offset", "Wire offset by path and payload", WIRE_OFFSET),
     ] {
-        if rows.iter().any(|row| (quantity.figures)(row.series).is_some()) {
+        if shows(source, kind) && rows.iter().any(|row| (quantity.figures)(row.series).is_some()) {
             let figures = vec![(None, boxes(&rows, &payloads, quantity)?)];
             push(kind, title, caption(boxes_text, quantity), figures);
         }
@@ -148,21 +151,89 @@ fn of_load(source: &Source, load: Option<&str>, colours: &Colours) -> Result<Vec
     for (kind, title, quantity) in [
         ("histogram-jitter", "Jitter histogram, at the listener", JITTER),
         ("histogram-wire-jitter", "Jitter histogram, on the wire", WIRE_JITTER),
-    ] {
+    ]
+    .into_iter()
+    .filter(|(kind, ..)| shows(source, kind))
+    {
         push(kind, title, caption(JITTER_CAPTION, quantity), each(&|r| histogram(r, quantity))?);
+    }
+    if datapaths::applies(&source.document) {
+        let (kind, title) = ("histogram-network", "Histogram of network latency");
+        push(kind, title, caption(NETWORK_CAPTION, NETWORK), each(&|r| histogram(r, NETWORK))?);
     }
     let time = format!(
         "The rounds of each path one after the other (they were measured interleaved), parted by dotted lines. \
          Thinned to at most {POINTS_MAX} points a trace; least and greatest frames are kept."
     );
-    push("time-latency", "Latency over time", html(&time), each(&over_time)?);
+    push("time-latency", "Latency over time", html(&time), each(&|r| over_time(r, latency, |s| &s.rounds))?);
+    if datapaths::applies(&source.document) {
+        let draw = |r: &[&Row<'_>]| over_time(r, NETWORK, |s| &s.network_rounds);
+        push("time-network", "Network latency over time", html(&time), each(&draw)?);
+    }
+    if source.document.experiment == "vm" {
+        let drawn = each(&|r| averages::picture(&with_samples(r), budget_us, latency.title))?;
+        let budget = if budget_us.is_some() { AVERAGES_BUDGET } else { "" };
+        push("averages", "Averages over time", html(&format!("{AVERAGES_CAPTION}{budget}")), drawn);
+    }
     Ok(drawings)
+}
+
+/// One picture for each payload that has one.
+fn each_payload(
+    rows: &[Row<'_>],
+    payloads: &[usize],
+    draw: &dyn Fn(&[&Row<'_>]) -> Picture,
+) -> Result<Vec<(Option<usize>, String)>, ReportError> {
+    let mut figures = Vec::new();
+    for &payload in payloads {
+        let chosen: Vec<&Row<'_>> = rows.iter().filter(|row| row.series.payload_octets == payload).collect();
+        if let Some((traces, layout)) = draw(&chosen) {
+            figures.push((Some(payload), figure(traces, layout)?));
+        }
+    }
+    Ok(figures)
+}
+
+/// A drawing without figures is left out.
+fn push_to(
+    drawings: &mut Vec<Drawing>,
+    kind: &'static str,
+    title: &str,
+    caption: String,
+    figures: Vec<(Option<usize>, String)>,
+) {
+    if !figures.is_empty() {
+        drawings.push(Drawing { id: kind.to_owned(), kind, title: title.to_owned(), caption, figures });
+    }
+}
+
+/// Whether a plot of this kind says something about the document: where the ends of a datapath differ, the wire has no place of its own.
+fn shows(source: &Source, kind: &str) -> bool {
+    let is_datapaths = datapaths::applies(&source.document);
+    match kind {
+        "cdf-network" => is_datapaths,
+        _ => !is_datapaths || kind.ends_with("-latency"),
+    }
 }
 
 const CDF_CAPTION: &str = "Share of frames that are no later than this; all rounds together. Further left and steeper is \
                            better.";
 const JITTER_CAPTION: &str = "Share of frames per bin of the jitter's magnitude; every frame of all rounds is counted. \
                               Further left is better.";
+
+const NETWORK_CAPTION: &str = "Share of frames per bin of the network latency; every frame of all rounds is counted. Further left is \
+                               better.";
+const AVERAGES_CAPTION: &str =
+    "Mean of all frames of each span, as Fig. 5 of the publication, whose spans are 10 s long.";
+const AVERAGES_BUDGET: &str = " The line “budget” is the latency that its subscriber may see, 0.4 ms.";
+
+/// The rows that have samples, as `averages` takes them.
+fn with_samples<'a>(rows: &[&'a Row<'_>]) -> Vec<(String, Line, &'a Samples)> {
+    let row = |row: &&'a Row<'_>| {
+        Some((row.name.clone(), row.line(1.8), row.samples.filter(|s| !s.latency.is_empty())?))
+    };
+    rows.iter().filter_map(row).collect()
+}
 
 /// The rows as `stacks` takes them.
 fn series_of<'a>(rows: &[&'a Row<'_>]) -> Vec<(&'a str, &'a Series)> {
@@ -193,7 +264,7 @@ fn floor_note(rows: &[Row<'_>], quantity: Quantity) -> String {
     format!(" {below} frames below {} µs are drawn there.", FLOOR_NS / 1000.0)
 }
 
-fn distribution(rows: &[&Row<'_>], quantity: Quantity) -> Picture {
+fn distribution(rows: &[&Row<'_>], quantity: Quantity, budget_us: Option<f64>) -> Picture {
     let mut traces: Vec<Box<dyn Trace>> = Vec::new();
     for row in rows {
         let (points, mode) = match row.values(quantity) {
@@ -211,6 +282,9 @@ fn distribution(rows: &[&Row<'_>], quantity: Quantity) -> Picture {
                 .line(row.line(2.0))
                 .hover_template("%{x} µs: %{y:.2f} %"),
         );
+    }
+    if let Some(budget) = budget_us.filter(|_| !traces.is_empty()) {
+        traces.push(averages::budget_line(vec![budget; 2], vec![0.0, 100.0]));
     }
     let y = linear("Frames [%]").range(vec![0.0, 100.5]);
     (!traces.is_empty()).then(|| (traces, layout(logarithmic(quantity.title), y)))
@@ -328,23 +402,28 @@ fn histogram(rows: &[&Row<'_>], quantity: Quantity) -> Picture {
     Some((traces, layout(logarithmic(quantity.title), linear("Frames per bin [%]"))))
 }
 
+/// A round's points in time.
+type Points = Vec<(f64, f64)>;
+
 /// The rounds of every path side by side.
-fn over_time(rows: &[&Row<'_>]) -> Picture {
-    let with: Vec<(&Row<'_>, &Samples)> =
-        rows.iter().filter_map(|row| Some((*row, row.samples.filter(|s| !s.latency.is_empty())?))).collect();
-    let rounds = with.iter().map(|(_, samples)| samples.rounds.len()).max()?;
+fn over_time(rows: &[&Row<'_>], quantity: Quantity, rounds_of: fn(&Samples) -> &[Points]) -> Picture {
+    let with: Vec<(&Row<'_>, &[Points])> = rows
+        .iter()
+        .filter_map(|row| Some((*row, rounds_of(row.samples.filter(|s| !s.latency.is_empty())?))))
+        .collect();
+    let rounds = with.iter().map(|(_, rounds)| rounds.len()).max()?;
     let length = |round: &Vec<(f64, f64)>| round.last().map_or(0.0, |point| point.0);
     let mut starts = vec![0.0];
     for round in 0..rounds {
-        let longest = with.iter().filter_map(|(_, s)| s.rounds.get(round)).map(length).fold(0.0, f64::max);
+        let longest = with.iter().filter_map(|(_, rounds)| rounds.get(round)).map(length).fold(0.0, f64::max);
         starts.push(starts[round] + longest * 1.01);
     }
     let mut traces: Vec<Box<dyn Trace>> = Vec::new();
-    for (row, samples) in with {
+    for (row, rounds) in with {
         let (mut x, mut y) = (Vec::new(), Vec::new());
         // A gap (no value) parts two rounds; the gaps count as points.
-        let limit = POINTS_MAX / samples.rounds.len().max(1) - 1;
-        for (round, start) in samples.rounds.iter().zip(&starts) {
+        let limit = POINTS_MAX / rounds.len().max(1) - 1;
+        for (round, start) in rounds.iter().zip(&starts) {
             if !x.is_empty() {
                 x.push(*start);
                 y.push(None);
@@ -366,7 +445,7 @@ fn over_time(rows: &[&Row<'_>]) -> Picture {
     let borders = starts[1..starts.len() - 1].iter().map(|&at| {
         dotted(plotly::layout::Shape::new().x_ref("x").y_ref("paper").x0(at).x1(at).y0(0.0).y1(1.0))
     });
-    let layout = layout(x, logarithmic(LATENCY.title)).shapes(borders.collect());
+    let layout = layout(x, logarithmic(quantity.title)).shapes(borders.collect());
     Some((traces, layout))
 }
 

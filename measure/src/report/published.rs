@@ -62,14 +62,15 @@ pub(super) fn table(document: &Document) -> String {
         ("", "Payload, B"),
         ("text", "Of"),
         ("", "Published"),
-        ("text", "Here, without a load"),
+        ("text", if super::datapaths::applies(document) { "Here" } else { "Here, without a load" }),
     ];
     tables::table("", &heads, &rows) + &sources
 }
 
 /// The two figures; none without published ones.
 pub(super) fn drawings(source: &Source, colours: &Colours) -> Result<Vec<Drawing>, ReportError> {
-    if source.document.published.is_empty() {
+    // The two figures are those of the overlay's publication.
+    if source.document.published.is_empty() || source.document.experiment == "vm" {
         return Ok(Vec::new());
     }
     let drawings = [medians(source, colours)?, cdf(source, colours)?];
@@ -134,6 +135,9 @@ fn medians(source: &Source, colours: &Colours) -> Result<Option<Drawing>, Report
                 .show_legend(false)
                 .hover_template(format!("{}: %{{y}} µs", label(&name))),
         );
+    }
+    if traces.is_empty() {
+        return Ok(None);
     }
     // What was published of other payloads stands where it belongs, too.
     let mut payloads = document.payloads();

@@ -17,12 +17,16 @@ pub(super) struct Samples {
     pub(super) latency: Vec<i64>,
     /// `wire_at − tx_time`, ascending, nanoseconds.
     pub(super) wire_offset: Vec<i64>,
+    /// `wire_at − handed_at`, ascending, nanoseconds.
+    pub(super) network: Vec<i64>,
     /// Magnitude of the jitter at the listener, ascending, nanoseconds.
     pub(super) jitter: Vec<i64>,
     /// Magnitude of the jitter at the tap, ascending, nanoseconds.
     pub(super) wire_jitter: Vec<i64>,
     /// Per round in order: seconds since its first transmit time, and the latency in nanoseconds.
     pub(super) rounds: Vec<Vec<(f64, f64)>>,
+    /// Per round in order: seconds since its first transmit time, and `wire_at − handed_at` in nanoseconds.
+    pub(super) network_rounds: Vec<Vec<(f64, f64)>>,
     /// Per round in order: seconds since its first transmit time, and the instant on the wire, nanoseconds of TAI.
     pub(super) on_wire: Vec<Vec<(f64, u64)>>,
 }
@@ -47,6 +51,7 @@ impl Samples {
             groups[index].add(&run.records, wire);
         }
         for group in &mut groups {
+            group.network.sort_unstable();
             for samples in
                 [&mut group.latency, &mut group.wire_offset, &mut group.jitter, &mut group.wire_jitter]
             {
@@ -61,6 +66,8 @@ impl Samples {
         let received: Point = |record| record.received_at;
         self.latency.extend(after_transmit_time(records, received).map(|(_, latency)| latency));
         self.wire_offset.extend(after_transmit_time(records, wire).map(|(_, offset)| offset));
+        let network = |record: &Record| Some(record.wire_at?.since(record.handed_at?).get());
+        self.network.extend(records.iter().filter_map(network));
         self.jitter.extend(jitter(records, received));
         self.wire_jitter.extend(jitter(records, wire));
         if let Some(first) = records.iter().map(|record| record.tx_time).min() {
@@ -68,6 +75,8 @@ impl Samples {
             let points = after_transmit_time(records, received);
             let stamps = records.iter().filter_map(|r| Some((seconds(r.tx_time), wire(r)?.as_nanos())));
             self.on_wire.push(stamps.collect());
+            let networks = records.iter().filter_map(|r| Some((seconds(r.tx_time), network(r)? as f64)));
+            self.network_rounds.push(networks.collect());
             self.rounds.push(points.map(|(tx_time, latency)| (seconds(tx_time), latency as f64)).collect());
         }
     }

@@ -20,6 +20,9 @@ pub struct Source {
     /// The gate schedule that the frames are held against (`parameters.gate_schedule`).
     pub(super) gates: Option<GateSchedule>,
     pub(super) samples: Vec<Samples>,
+    /// Which part of its document this is, and what a reader must know of it.
+    pub(super) part: Option<String>,
+    pub(super) remark: String,
 }
 
 impl Source {
@@ -56,7 +59,7 @@ impl Source {
         let gates = document.parameters.get("gate_schedule");
         let gates = gates.map(|gates| typed(gates, "parameters.gate_schedule")).transpose().map_err(wrong)?;
         let samples = Samples::group(runs, document.wire_by_listener());
-        Ok(Self { label: label.to_owned(), document, gates, samples })
+        Ok(Self { label: label.to_owned(), document, gates, samples, part: None, remark: String::new() })
     }
 
     /// Whether the raw samples of a series are missing. A TCP stream has none.

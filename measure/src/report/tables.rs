@@ -35,7 +35,7 @@ macro_rules! micros_of {
     };
 }
 
-const COLUMNS: [Column; 48] = [
+const COLUMNS: [Column; 62] = [
     column("Frames", "intended", "Instants that the talker meant to serve.", |s| {
         maybe_count(s.frames_intended)
     }),
@@ -65,9 +65,44 @@ const COLUMNS: [Column; 48] = [
         2,
         "How far the distance of two neighbours on the wire is from the period."
     ),
+    column("Frames", "lost uncounted", "Lost, those of the load too, beyond what any counter shows.", |s| {
+        maybe_count(s.lost_uncounted)
+    }),
+    micros_of!(
+        "Network latency",
+        network_latency_ns.p50,
+        1,
+        "From where the datapath begins to where it ends (see “How it was measured”)."
+    ),
+    micros_of!("Network latency", network_latency_ns.p99, 1),
+    micros_of!("Network latency", network_latency_ns.p99_9, 1),
+    micros_of!("Network latency", network_latency_ns.mean, 1),
+    micros_of!("Network latency", network_latency_ns.stddev, 1),
+    micros_of!("Network latency", network_latency_ns.max, 1),
+    column("Spikes", "> 500 µs", "Frames with a network latency over 500 µs.", |s| {
+        maybe_count(s.spikes_over_500us)
+    }),
+    column("Spikes", "> 1,000 µs", "Frames with a network latency over 1,000 µs.", |s| {
+        maybe_count(s.spikes_over_1ms)
+    }),
     micros_of!("Latency", latency_ns.p50, 2, "Received by the listening program minus requested time."),
     micros_of!("Latency", latency_ns.p90, 2),
     micros_of!("Latency", latency_ns.p99, 2),
+    micros_of!(
+        "Above the fastest",
+        above_fastest_ns.p50,
+        2,
+        "Latency above that of the row's fastest frame: the ends have clocks of their own."
+    ),
+    micros_of!("Above the fastest", above_fastest_ns.p90, 2),
+    micros_of!("Above the fastest", above_fastest_ns.p99, 2),
+    micros_of!(
+        "Between taps",
+        taps_ns.p50,
+        2,
+        "From the publisher's tap device to the subscriber's: the hosts' part of the latency."
+    ),
+    micros_of!("Between taps", taps_ns.p99, 2),
     micros_of!("Jitter", jitter_ns.p50, 2, "The same distance in the listening program."),
     micros_of!(
         "Before wake-up",
@@ -231,7 +266,7 @@ fn cells(series: &Series, columns: &[&Column]) -> String {
 }
 
 /// A path's name behind a mark of its colour.
-fn swatch(colours: &Colours, path: &str, name: &str) -> String {
+pub(super) fn swatch(colours: &Colours, path: &str, name: &str) -> String {
     format!("<span class=\"swatch\" style=\"background:{}\"></span>{}", colours.look(path).colour, html(name))
 }
 
@@ -317,8 +352,8 @@ pub(super) fn meanings(document: &Document) -> String {
     }
     for column in COLUMNS.iter().filter(|column| !column.meaning.is_empty()) {
         let title = match column.group {
-            "Frames" | "Window" | "Late" | "Cycles lost, %" | "Expected arrivals" | "CPU, % of one core"
-            | "Memory" | "Guest" => {
+            "Frames" | "Spikes" | "Window" | "Late" | "Cycles lost, %" | "Expected arrivals"
+            | "CPU, % of one core" | "Memory" | "Guest" => {
                 format!("{}: {}", column.group, column.name)
             }
             group => group.to_owned(),

@@ -76,6 +76,9 @@ fn plural(number: usize, one: &str, many: &str) -> String {
 
 /// The verdict on `document`.
 pub(super) fn verdict(document: &Document) -> Verdict {
+    if let Some(found) = &document.realtime {
+        return super::realtime::line(found);
+    }
     let judged: Vec<&Comparison> = document.comparisons.iter().filter(|c| c.holds.is_some()).collect();
     let missed: Vec<&&Comparison> = judged.iter().filter(|c| c.holds == Some(false)).collect();
     let failed: Vec<_> =

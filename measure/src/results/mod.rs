@@ -17,6 +17,7 @@ pub use series::Series;
 
 use crate::environment::Environment;
 use crate::stats::Statistics;
+use ktsn_realtime::RealTime;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -61,6 +62,9 @@ pub struct Document {
     /// Figures that others have published, and ours beside them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<Published>,
+    /// Whether systems are fit for real time: what `ktsn rt run` found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub realtime: Option<RealTime>,
 }
 
 /// A figure from a publication, with this document's own beside it. They come from different machines: nothing is judged.
@@ -282,6 +286,7 @@ impl Document {
             checks: Vec::new(),
             comparisons: Vec::new(),
             published: Vec::new(),
+            realtime: None,
         }
     }
 

@@ -26,6 +26,17 @@ impl Document {
         self.parameters.get("wire_at").is_some_and(|value| value == "listener_stamp")
     }
 
+    /// Whether publisher and subscriber had clocks of their own, so that a latency is known above the fastest frame only.
+    pub(crate) fn has_own_clocks(&self) -> bool {
+        self.series.iter().any(|series| series.clock.as_deref() == Some("own"))
+    }
+
+    /// The greatest latency allowed, nanoseconds, where latencies themselves are known.
+    pub(crate) fn latency_budget(&self) -> Option<f64> {
+        let deadline = self.parameters.get("deadline_ns").and_then(serde_json::Value::as_f64);
+        deadline.filter(|_| self.experiment == "vm" && !self.has_own_clocks())
+    }
+
     /// The loads of the series, in order of appearance.
     pub(crate) fn loads(&self) -> Vec<Option<&str>> {
         let mut loads = Vec::new();

@@ -76,6 +76,12 @@ macro_rules! series {
             /// `rtos`: the bound of the receive buffers that the guest's driver posts.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub posted_max: Option<u64>,
+            /// How the guests' instructions ran (`kvm`, `tcg`); absent: there are no guests.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub accelerator: Option<String>,
+            /// `vm`: by which clock publisher and subscriber took their instants (`host`, `vptp`, `kvm`, `own`).
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub clock: Option<String>,
             /// The round.
             #[serde(default)]
             pub round: Round,
@@ -134,6 +140,10 @@ series! {
     wire_offset_ns: Statistics,
     /// `received_at − tx_time`.
     latency_ns: Statistics,
+    /// Latency above that of the row's fastest frame, where the ends have clocks of their own.
+    above_fastest_ns: Statistics,
+    /// From the publisher's tap device to the subscriber's, by the host's clock.
+    taps_ns: Statistics,
     /// Magnitude of the jitter of `received_at`.
     jitter_ns: Statistics,
     /// Frames received right after one that was lost or not sent: their jitter is left out.
@@ -146,6 +156,20 @@ series! {
     wake_up_ns: Statistics,
     /// The listener's kernel receive stamp `− tx_time`: the latency without the listener's wake-up, frame by frame.
     before_wake_up_ns: Statistics,
+    /// `datapaths`: from the sender's end of the datapath to the receiver's (`docs/design/datapaths.md`).
+    network_latency_ns: Statistics,
+    /// `datapaths`: the same, of the part of each round that a rule calls stable.
+    stable_latency_ns: Statistics,
+    /// `datapaths`: frames with a network latency over 500 µs.
+    spikes_over_500us: u64,
+    /// `datapaths`: frames with a network latency over 1 ms.
+    spikes_over_1ms: u64,
+    /// `datapaths`: frames lost, those of the load too, that no counter accounts for.
+    lost_uncounted: u64,
+    /// `datapaths`: frames of the load that were sent.
+    load_sent: u64,
+    /// `datapaths`: frames of the load that arrived.
+    load_received: u64,
     /// A control loop's request: received by the device `− tx_time`.
     request_ns: Statistics,
     /// Share of a control loop's cycles without an answer within 250 µs.
@@ -204,6 +228,24 @@ series! {
     spun_ratio: f64,
     /// Resident memory of ktsnd.
     daemon_rss_octets: u64,
+    /// `clock`: samples of the guest's clock that the errors are of.
+    clock_samples: u64,
+    /// `clock`: magnitude of the guest's `CLOCK_REALTIME` − the host's.
+    clock_error_ns: Statistics,
+    /// `clock`: magnitude of the host's time as the guest reads it from the page − the host's clock.
+    page_error_ns: Statistics,
+    /// `clock`: from the end of a pause of the guest until its clock stays within 10 µs.
+    clock_recovery_ns: f64,
+    /// `clock`: samples with an earlier time than the sample before.
+    clock_set_back: u64,
+    /// `clock`: samples with a page error beyond the bound that the guest stated.
+    bound_missed: u64,
+    /// `clock`: CPU time of the follower in the guest over elapsed time.
+    clock_guest_cpu_ratio: f64,
+    /// `clock`: CPU time of the publisher on the host over elapsed time.
+    clock_host_cpu_ratio: f64,
+    /// `clock`: both together.
+    clock_cpu_ratio: f64,
     /// Rounds that were repeated because the load rule, fixed beforehand, said so.
     voided_rounds: u64,
     /// Share of CPU time that the hypervisor took.
@@ -269,6 +311,8 @@ impl Series {
             ingress: first.ingress.clone(),
             tcp_octets: first.tcp_octets,
             posted_max: first.posted_max,
+            accelerator: first.accelerator.clone(),
+            clock: first.clock.clone(),
             round: Round::All,
             dropped: by_reason(|round| &round.dropped),
             bypassed: by_reason(|round| &round.bypassed),

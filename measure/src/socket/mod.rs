@@ -14,7 +14,16 @@ use crate::clock::{ScheduleClock, nanos_of};
 use ktsn_time::{Nanos, TxTime};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Sends a datagram or frame with a transmit time, nanoseconds of the socket's `SO_TXTIME` clock (`sendmsg` with `SCM_TXTIME`). The octets
+/// sent.
+///
+/// # Errors
+/// The kernel's.
+pub fn send_at(socket: BorrowedFd<'_>, payload: &[u8], tx_time: u64) -> io::Result<usize> {
+    sys::send_at(socket.as_raw_fd(), payload, tx_time)
+}
 
 /// A UDP socket.
 #[derive(Debug)]
@@ -105,7 +114,7 @@ impl Udp {
     /// # Errors
     /// The error that [`Udp::send`] returns.
     pub fn send_at(&self, payload: &[u8], tx_time: TxTime) -> io::Result<usize> {
-        sys::send_at(self.fd.as_raw_fd(), payload, nanos_of(tx_time))
+        send_at(self.fd.as_fd(), payload, nanos_of(tx_time))
     }
 
     /// Sends now, as [`Udp::send`], by `sendmsg`.

@@ -47,6 +47,8 @@ pub struct Plan {
     pub count: u64,
     /// Ends after this long without such a frame.
     pub timeout: Option<Nanos>,
+    /// Records what the machine sends out of the device, too.
+    pub outgoing: bool,
 }
 
 /// What happened.
@@ -153,7 +155,7 @@ pub fn run(plan: &Plan, ready: impl FnOnce(), stop: &dyn Fn() -> bool) -> Result
     let index = sys::index(&plan.interface)
         .map_err(|source| TapError::Interface { interface: interface(), source })?;
     let failed = |source| TapError::Socket { interface: interface(), source };
-    let tap = sys::Tap::open(index, BUFFER_OCTETS).map_err(failed)?;
+    let tap = sys::Tap::open(index, BUFFER_OCTETS, plan.outgoing).map_err(failed)?;
     let mut batch = sys::Batch::new();
     let stamps = StampClock::now();
     let records = prefaulted(plan.count, ArrivalRecord::BLANK);

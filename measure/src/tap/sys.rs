@@ -34,14 +34,15 @@ pub(super) fn index(interface: &str) -> io::Result<i32> {
 pub(super) struct Tap(OwnedFd);
 
 impl Tap {
-    pub(super) fn open(index: i32, buffer_octets: i32) -> io::Result<Self> {
+    /// With `has_outgoing` also what the machine sends out of the device.
+    pub(super) fn open(index: i32, buffer_octets: i32, has_outgoing: bool) -> io::Result<Self> {
         // Protocol 0: nothing is delivered before bind names the device, so no frame of another one comes in.
         // SAFETY: socket takes integers only.
         let fd = checked(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
         // SAFETY: `fd` was just made and has no other owner.
         let tap = Self(unsafe { OwnedFd::from_raw_fd(fd) });
         tap.set(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
-        tap.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
+        tap.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, i32::from(!has_outgoing))?;
         // Beyond rmem_max only with a right; without it the system gives what it allows.
         if tap.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, buffer_octets).is_err() {
             tap.set(libc::SOL_SOCKET, libc::SO_RCVBUF, buffer_octets)?;

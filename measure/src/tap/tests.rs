@@ -65,7 +65,8 @@ fn other_ports_and_short_payloads_are_other_frames() {
 
 #[test]
 fn a_missing_device_is_named() {
-    let plan = Plan { interface: "ktsn-none0".into(), port: PORT, vxlan_port: None, count: 0, timeout: None };
+    let interface = "ktsn-none0".to_owned();
+    let plan = Plan { interface, port: PORT, vxlan_port: None, count: 0, timeout: None, outgoing: false };
     let error = run(&plan, || (), &|| true).unwrap_err();
     assert!(matches!(error, TapError::Interface { .. }));
     assert!(error.to_string().contains("ktsn-none0") && error.to_string().contains("ip link"), "{error}");

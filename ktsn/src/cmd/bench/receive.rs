@@ -15,6 +15,7 @@ use ktsn_time::Nanos;
 use super::super::observer::span;
 use super::args::{ModeArgs, ResultArgs, TimeArgs};
 use super::carry_out;
+use super::hosts::HostsArgs;
 
 const RECEIVE_EXAMPLES: &str = "\
 Examples:
@@ -81,9 +82,10 @@ const LOOP_EXAMPLES: &str = "\
 Examples:
   ktsn bench loop --json out/bench/loop.json --report out/bench/loop.html
   ktsn bench loop --quick --path flannel,ktsn-short-expect
+  ktsn bench loop --hosts local,ssh:plc-2 --uplink eth1 --within 5us --json r.json
 
 The controller's pod asks at T, the device's pod answers at once. Both ends are unmodified programs; -expect: both run with \
-KTSN_RECEIVE=expect. Needs root and two CPUs.
+KTSN_RECEIVE=expect. Needs root and two CPUs. With --hosts the device's pod is on another machine, which needs the same ktsn and root.
 
 Exit status: 0 done; 1 a frame was lost, early or duplicated where KTSN took part, or the experiment failed; \
 2 wrong usage; 3 not possible here.";
@@ -104,6 +106,8 @@ pub(super) struct LoopArgs {
     #[arg(long, value_delimiter = ',', value_name = "PATH,…")]
     path: Vec<Path>,
     #[command(flatten)]
+    hosts: HostsArgs,
+    #[command(flatten)]
     results: ResultArgs,
     #[command(flatten)]
     mode: ModeArgs,
@@ -114,7 +118,8 @@ impl LoopArgs {
         let (rounds, span) = rounds_of(self.time, self.quick);
         let paths = if self.path.is_empty() { control_loop::Plan::PATHS.to_vec() } else { self.path.clone() };
         let cycles = span.get().max(1).unsigned_abs().div_ceil(self.period.get().max(1).unsigned_abs());
-        Ok(control_loop::Plan { paths, rounds, cycles, period: self.period, setup: self.mode.setup()? })
+        let (hosts, setup) = (self.hosts.hosts()?, self.mode.setup()?);
+        Ok(control_loop::Plan { paths, rounds, cycles, period: self.period, hosts, setup })
     }
 }
 

@@ -11,40 +11,53 @@ use hdrhistogram::serialization::Deserializer;
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
+use super::plain::plain;
 use crate::output::{or_dash, span, table};
 
 /// What happened within an interval.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     /// Nanoseconds.
-    interval: u64,
+    pub interval: u64,
     health: v1::HealthReply,
-    ports: Vec<Port>,
-    attachments: Vec<Attachment>,
+    pub ports: Vec<Port>,
+    pub attachments: Vec<Attachment>,
     workers: Vec<v1::WorkerStatistics>,
 }
 
+/// A port, with what it counted in the interval.
 #[derive(Clone, Debug)]
-struct Port {
-    name: String,
-    up: bool,
-    counted: v1::PortStatistics,
+pub(super) struct Port {
+    pub name: String,
+    pub up: bool,
+    pub counted: v1::PortStatistics,
 }
 
+/// An attachment, with what it counted in the interval.
 #[derive(Clone, Debug)]
-struct Attachment {
-    streams: usize,
-    counted: v1::AttachmentStatistics,
+pub(super) struct Attachment {
+    pub streams: Vec<Stream>,
+    pub counted: v1::AttachmentStatistics,
     /// p50, p99 and greatest transmit error, nanoseconds; `None`: nothing with a transmit time was sent.
-    error: Option<[u64; 3]>,
+    pub error: Option<[u64; 3]>,
+}
+
+/// A socket that a program sends by.
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    pub pid: u32,
+    pub cookie: u64,
+    pub local: String,
+    /// Empty when not connected.
+    pub peer: String,
 }
 
 impl Port {
-    fn frames(&self) -> u64 {
+    pub(super) fn frames(&self) -> u64 {
         self.counted.frames.iter().sum()
     }
 
-    fn overruns(&self) -> u64 {
+    pub(super) fn overruns(&self) -> u64 {
         self.counted.transmission_overrun.iter().sum()
     }
 }
@@ -118,7 +131,7 @@ impl View {
     }
 
     /// A count as a rate per second; tenths below ten.
-    fn rate(&self, count: u64) -> String {
+    pub(super) fn rate(&self, count: u64) -> String {
         let tenths = self.tenths(count);
         if tenths == 0 || tenths >= 100 {
             return (tenths / 10).to_string();
@@ -135,7 +148,7 @@ impl View {
         count as f64 * 1e9 / self.interval as f64
     }
 
-    fn state(&self) -> String {
+    pub(super) fn state(&self) -> String {
         let serving = if self.health.serving { "serving" } else { "NOT SERVING" };
         let clock = if self.health.clock_synchronised { "synchronised" } else { "NOT SYNCHRONISED" };
         let warnings = match self.health.warnings.len() {
@@ -152,7 +165,7 @@ impl View {
         text.push_str(&below(&table(
             self.ports.iter().map(|port| (self, port)),
             &[
-                ("port", |(_, port)| port.name.clone()),
+                ("port", |(_, port)| plain(&port.name)),
                 ("link", |(_, port)| if port.up { "up" } else { "DOWN" }.to_owned()),
                 ("frames", |(view, port)| view.rate(port.frames())),
                 ("overruns", |(view, port)| view.rate(port.overruns())),
@@ -166,8 +179,8 @@ impl View {
         text.push_str(&below(&table(
             self.attachments.iter().map(|of| (self, of)),
             &[
-                ("attachment", |(_, of)| of.counted.name.clone()),
-                ("streams", |(_, of)| of.streams.to_string()),
+                ("attachment", |(_, of)| plain(&of.counted.name)),
+                ("streams", |(_, of)| of.streams.len().to_string()),
                 ("taken", |(view, of)| view.rate(of.counted.taken)),
                 ("sent", |(view, of)| view.rate(of.counted.sent)),
                 ("Mbit", |(view, of)| view.megabits(of.counted.sent_octets)),
@@ -188,7 +201,7 @@ impl View {
         text.push_str(&below(&table(
             receiving,
             &[
-                ("expected arrivals", |(_, of, _)| of.counted.name.clone()),
+                ("expected arrivals", |(_, of, _)| plain(&of.counted.name)),
                 ("processes", |(.., (_, processes))| processes.to_string()),
                 ("expected", |(view, _, (received, _))| view.rate(received.expected)),
                 ("hit", |(view, _, (received, _))| view.rate(received.hit)),
@@ -200,7 +213,7 @@ impl View {
         text.push_str(&below(&table(
             self.workers.iter().map(|worker| (self, worker)),
             &[
-                ("worker", |(_, worker)| worker.uplink.clone()),
+                ("worker", |(_, worker)| plain(&worker.uplink)),
                 ("wake-ups", |(view, worker)| view.rate(worker.wake_ups)),
                 ("spins", |(view, worker)| view.percent(worker.spin_ns)),
                 ("margin", |(_, worker)| span(worker.spin_margin_ns)),
@@ -211,7 +224,7 @@ impl View {
         text
     }
 
-    fn megabits(&self, octets: u64) -> String {
+    pub(super) fn megabits(&self, octets: u64) -> String {
         let bits = u64::try_from(self.tenths(octets.saturating_mul(8)) / 10).unwrap_or(u64::MAX);
         format!("{}.{:02}", bits / 1_000_000, bits % 1_000_000 / 10_000)
     }
@@ -226,7 +239,7 @@ impl View {
     fn why(&self, of: &Attachment) -> String {
         let reasons = of.counted.dropped.iter().chain(&of.counted.bypassed);
         let reasons = reasons.map(|(word, count)| format!("{word} {}", self.rate(*count)));
-        or_dash(&reasons.collect::<Vec<_>>().join(", "))
+        or_dash(&plain(&reasons.collect::<Vec<_>>().join(", ")))
     }
 
     /// The sums of all attachments.
@@ -264,7 +277,7 @@ impl View {
                 "put_back_per_second": self.per_second(port.counted.put_back), "hand_over_ns": port.counted.hand_over_ns,
             })).collect::<Vec<_>>(),
             "attachments": self.attachments.iter().map(|of| json!({
-                "name": of.counted.name, "streams": of.streams, "taken_per_second": self.per_second(of.counted.taken),
+                "name": of.counted.name, "streams": of.streams.len(), "taken_per_second": self.per_second(of.counted.taken),
                 "sent_per_second": self.per_second(of.counted.sent),
                 "sent_octets_per_second": self.per_second(of.counted.sent_octets),
                 "late_per_second": self.per_second(of.counted.late), "overrun_per_second": self.per_second(of.counted.overrun),
@@ -281,6 +294,9 @@ impl View {
                 })),
                 "transmit_error_ns": of.error.map(|[p50, p99, max]| json!({ "p50": p50, "p99": p99, "max": max })),
             })).collect::<Vec<_>>(),
+            "streams": self.attachments.iter().flat_map(|of| of.streams.iter().map(|stream| json!({
+                "attachment": of.counted.name, "pid": stream.pid, "local": stream.local, "peer": stream.peer,
+            }))).collect::<Vec<_>>(),
             "workers": self.workers.iter().map(|worker| json!({
                 "uplink": worker.uplink, "wake_ups_per_second": self.per_second(worker.wake_ups),
                 "spin_ratio": worker.spin_ns as f64 / self.interval as f64, "spin_margin_ns": worker.spin_margin_ns,
@@ -295,9 +311,20 @@ fn below(table: &str) -> String {
     if table.is_empty() { String::new() } else { format!("\n{table}") }
 }
 
-fn streams(list: &v1::ListReply, name: &str) -> usize {
+fn streams(list: &v1::ListReply, name: &str) -> Vec<Stream> {
     let is_it = |state: &&v1::AttachmentState| state.name == name;
-    list.attachments.iter().find(is_it).map_or(0, |state| state.clients.iter().map(|c| c.streams.len()).sum())
+    let clients = list.attachments.iter().find(is_it).into_iter().flat_map(|state| &state.clients);
+    let of_client = |client: &v1::Client| {
+        let pid = client.pid;
+        let stream = move |stream: &v1::Stream| Stream {
+            pid,
+            cookie: stream.cookie,
+            local: stream.local.clone(),
+            peer: stream.peer.clone(),
+        };
+        client.streams.iter().map(stream).collect::<Vec<_>>()
+    };
+    clients.flat_map(of_client).collect()
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ void guest_assert(const char *file, unsigned line);
 #define configENABLE_BACKWARD_COMPATIBILITY 1 // lwIP's sys_arch.c uses an old name
 
 #define INCLUDE_vTaskDelay 1
+#define INCLUDE_xTaskDelayUntil 1
 #define INCLUDE_vTaskSuspend 1
 #define INCLUDE_vTaskDelete 1
 #define INCLUDE_xTaskGetCurrentTaskHandle 1

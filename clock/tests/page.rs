@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The page: its octets are vmclock's, what is written is read, and every lie has its name.
+
+use ktsn_clock::page::{CounterKind, Leap, Page, PageError, Status, WORDS};
+use ktsn_clock::seqlock::Memory;
+use ktsn_clock::{Host, Utc};
+use ktsn_time::Nanos;
+use proptest::prelude::*;
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+
+const KIND: CounterKind = CounterKind::X86Tsc;
+const OCTETS: u32 = 65_536;
+
+struct Plain([Cell<u64>; WORDS]);
+
+impl Plain {
+    fn new() -> Self {
+        Self(std::array::from_fn(|_| Cell::new(0)))
+    }
+
+    fn octets(&self) -> Vec<u8> {
+        self.0.iter().flat_map(|word| word.get().to_le_bytes()).collect()
+    }
+
+    /// Changes octets of a word.
+    fn put(&self, offset: usize, octets: &[u8]) {
+        for (index, &octet) in octets.iter().enumerate() {
+            let (word, shift) = ((offset + index) / 8, (offset + index) % 8 * 8);
+            self.0[word].set(self.0[word].get() & !(0xff << shift) | u64::from(octet) << shift);
+        }
+    }
+}
+
+impl Memory for Plain {
+    fn load(&self, word: usize) -> u64 {
+        self.0[word].get()
+    }
+    fn store(&self, word: usize, value: u64) {
+        self.0[word].set(value);
+    }
+    fn fence(&self, _: Ordering) {}
+}
+
+fn page() -> Page {
+    Page {
+        kind: KIND,
+        marker: 0x1122_3344_5566_7788,
+        status: Status::Synchronized,
+        tai_offset: Some(37),
+        leap: Leap::InsertAhead,
+        counter: Host(123_456_789_012_345),
+        time: Utc(1_790_000_000_250_000_000),
+        period: 1.0 / 3.0,
+        period_error: 1e-6,
+        estimated_error: Nanos::new(500),
+        max_error: Nanos::new(20_000),
+        interval: Nanos::from_millis(50),
+        reading_error: Nanos::new(20),
+        window: 9,
+        windows: 3,
+        cpu: Nanos::new(77),
+    }
+}
+
+/// The offsets of `struct vmclock_abi` (Linux 6.13).
+#[test]
+fn the_page_has_the_kernels_layout() {
+    let memory = Plain::new();
+    page().write(&memory, OCTETS);
+    let octets = memory.octets();
+    let number = |offset: usize, length: usize| {
+        octets[offset..offset + length]
+            .iter()
+            .rev()
+            .fold(0_u64, |value, &octet| value << 8 | u64::from(octet))
+    };
+    assert_eq!(&octets[..4], b"VCLK");
+    assert_eq!(
+        [number(4, 4), number(8, 2), number(10, 1), number(11, 1)],
+        [65_536, 1, 1, 0],
+        "size, version, TSC, UTC"
+    );
+    assert_eq!(
+        [number(12, 4), number(16, 8)],
+        [2, 0x1122_3344_5566_7788],
+        "sequence count, disruption marker"
+    );
+    assert_eq!(
+        number(24, 8),
+        1 | 1 << 4 | 1 << 5 | 1 << 6,
+        "flags: TAI, the period's maximum error, both errors of the time"
+    );
+    assert_eq!(
+        [number(34, 1), number(35, 1), number(36, 2), number(38, 1)],
+        [2, 0, 37, 1],
+        "status, smearing, TAI, leap"
+    );
+    assert_eq!(number(40, 8), 123_456_789_012_345, "counter");
+    let period = number(48, 8) as f64 * 2_f64.powi(-64 - i32::try_from(number(39, 1)).unwrap());
+    assert!((period * 3e9 - 1.0).abs() < 1e-12, "period {period}");
+    assert!((number(64, 8) as f64 / number(48, 8) as f64 - 1e-6).abs() < 1e-9, "its maximum error");
+    assert_eq!([number(72, 8), number(80, 8)], [1_790_000_000, 1 << 62], "a quarter of a second");
+    assert_eq!([number(88, 8), number(96, 8)], [500, 20_000]);
+}
+
+/// One octet or more of a good page changed, and what comes of it.
+#[test]
+fn every_lie_has_a_name() {
+    type Expected = fn(&PageError) -> bool;
+    let lies: &[(usize, &[u8], Expected)] = &[
+        (0, b"XCLK", |error| matches!(error, PageError::Magic(_))),
+        (4, &[16, 0, 0, 0], |error| matches!(error, PageError::Size(16))),
+        (8, &[2], |error| matches!(error, PageError::Version(2))),
+        (10, &[0], |error| matches!(error, PageError::Counter(0))),
+        (11, &[2], |error| matches!(error, PageError::TimeType(2))),
+        (12, &[3], |error| matches!(error, PageError::Busy(3))),
+        (34, &[5], |error| matches!(error, PageError::Status(5))),
+        (34, &[4], |error| matches!(error, PageError::Unusable(Status::Unreliable))),
+        (34, &[0], |error| matches!(error, PageError::Unusable(Status::Unknown))),
+        (36, &[200, 0], |error| matches!(error, PageError::Tai(200))),
+        (36, &[0xff, 0xff], |error| matches!(error, PageError::Tai(-1))),
+        (38, &[6], |error| matches!(error, PageError::Leap(6))),
+        (39, &[64], |error| matches!(error, PageError::Shift(64))),
+        (39, &[63], |error| matches!(error, PageError::Period(_))),
+        (48, &[0; 8], |error| matches!(error, PageError::Period(_))),
+        (48, &[0xff; 8], |error| matches!(error, PageError::Period(_) | PageError::PeriodError(_))),
+        (64, &[0xff; 8], |error| matches!(error, PageError::PeriodError(_))),
+        (72, &[0; 8], |error| matches!(error, PageError::Time(0))),
+        (79, &[0x80], |error| matches!(error, PageError::Time(_))),
+        // 2242, to which Linux sets no clock.
+        (72, &[0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0], |error| matches!(error, PageError::Time(0x1_ffff_ffff))),
+        (256, b"?", |error| matches!(error, PageError::NotOurs(_))),
+        (264, &[0; 8], |error| matches!(error, PageError::Interval(0))),
+        // 2 s: between two such pages no clock follows.
+        (264, &[0, 0x94, 0x35, 0x77], |error| matches!(error, PageError::Interval(2_000_000_000))),
+        (295, &[1], |error| matches!(error, PageError::ReadingError(_))),
+    ];
+    for (offset, octets, expected) in lies {
+        let memory = Plain::new();
+        page().write(&memory, OCTETS);
+        memory.put(*offset, octets);
+        let read = Page::read(&memory, KIND);
+        let is_period = *offset == 48 && octets[0] == 0xff;
+        assert!(read.as_ref().err().is_some_and(expected) || is_period && read.is_ok(), "{offset}: {read:?}");
+        if let Err(error) = read {
+            assert!(error.to_string().len() > 20);
+        }
+    }
+    assert!(matches!(Page::read(&Plain::new(), KIND), Err(PageError::Magic(0))));
+}
+
+#[test]
+fn a_page_is_held_against_the_one_before() {
+    let first = page();
+    let day = Nanos::from_seconds(86_400);
+    let later = |change: fn(&mut Page)| {
+        let mut later = first;
+        later.counter = Host(first.counter.0 + 150_000_000);
+        later.time = first.time.saturating_add(Nanos::from_millis(50));
+        change(&mut later);
+        later.check_after(&first, day)
+    };
+    assert_eq!(later(|_| {}), Ok(()));
+    assert!(matches!(later(|page| page.counter = Host(5)), Err(PageError::CounterBack(_))));
+    assert!(matches!(later(|page| page.period *= 1.01), Err(PageError::PeriodJump { .. })));
+    assert!(matches!(later(|page| page.time = Utc(page.time.0 * 2)), Err(PageError::Jump { .. })));
+    assert!(matches!(
+        later(|page| page.time = Utc(page.time.0 - 90_000_000_000_000)),
+        Err(PageError::Jump { .. })
+    ));
+    // Another marker: the counter is another one.
+    assert_eq!(later(|page| (page.counter, page.marker) = (Host(5), 1)), Ok(()));
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(
+        numbers in any::<[u64; 6]>(),
+        nanos in 1_500_000_000_000_000_000_u64..8_000_000_000_000_000_000,
+        period in 0.0101..999.0_f64,
+        small in (0..3_usize, proptest::option::of(0_i16..=99), 0..6_usize, 1_000_000_i64..=1_000_000_000, 0..1_000_000_000_i64),
+    ) {
+        let (status, tai_offset, leap, interval, reading_error) = small;
+        let half = |value: u64| Nanos::new(i64::try_from(value >> 1).unwrap());
+        let written = Page {
+            marker: numbers[0], counter: Host(numbers[1]), window: numbers[2], windows: numbers[3],
+            estimated_error: half(numbers[4]), max_error: half(numbers[5]), time: Utc(nanos), period, tai_offset,
+            status: [Status::Initializing, Status::Synchronized, Status::FreeRunning][status],
+            leap: [Leap::None, Leap::InsertAhead, Leap::DeleteAhead, Leap::Inserting, Leap::Inserted, Leap::Deleted][leap],
+            interval: Nanos::new(interval), reading_error: Nanos::new(reading_error), ..page()
+        };
+        let memory = Plain::new();
+        for count in 1..3_u32 {
+            written.write(&memory, OCTETS);
+            let (read, read_count) = Page::read(&memory, KIND).unwrap();
+            prop_assert!((read.period / period - 1.0).abs() < 1e-15);
+            prop_assert!((read.period_error - 1e-6).abs() < 1e-12);
+            prop_assert_eq!(Page { period, period_error: 1e-6, ..read }, written);
+            prop_assert_eq!(read_count, 2 * count);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Leaves secrets out of text that is given to other people.
+//!
+//! In: a configuration, a log, JSON. Out: the same without the values of what is called after a secret, without credentials in URLs and
+//! without private keys. It leaves out too much rather than too little. Never: a judgement by a value's look.
+
+use serde_json::Value;
+
+/// What stands in place of a secret.
+pub(super) const LEFT_OUT: &str = "(left out)";
+/// Parts of names; compared without case, and with `-` as `_`.
+const NAMES: [&str; 13] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "credential",
+    "private_key",
+    "psk",
+    "api_key",
+    "apikey",
+    "auth_key",
+    "authorization",
+    "cookie_key",
+];
+const KEY_BEGIN: &str = "-----BEGIN";
+const KEY_END: &str = "-----END";
+
+fn names_a_secret(text: &str) -> bool {
+    let text = text.to_ascii_lowercase().replace('-', "_");
+    NAMES.iter().any(|name| text.contains(name))
+}
+
+/// A text of lines: TOML, a log.
+pub(super) fn text(whole: &str) -> String {
+    let mut shown = String::new();
+    let mut hidden = Hidden::Nothing;
+    let mut is_secret_table = false;
+    for line in whole.lines() {
+        if !matches!(hidden, Hidden::Nothing) {
+            hidden = hidden.after(line);
+            continue;
+        }
+        let trimmed = line.trim_start();
+        if trimmed.starts_with('[') && !trimmed.contains('=') {
+            is_secret_table = names_a_secret(trimmed);
+        } else if is_secret_table {
+            continue;
+        }
+        if trimmed.contains(KEY_BEGIN) {
+            hidden = Hidden::Key.after(trimmed.split_once(KEY_BEGIN).map_or("", |(_, rest)| rest));
+            shown.push_str(LEFT_OUT);
+        } else {
+            let (line, rest) = without_value(line);
+            shown.push_str(&without_credentials(&line));
+            hidden = rest.map_or(Hidden::Nothing, Hidden::begun_by);
+        }
+        shown.push('\n');
+    }
+    shown
+}
+
+/// What goes on in the next line and is left out.
+#[derive(Clone, Copy, Debug)]
+enum Hidden {
+    Nothing,
+    /// A private key, up to its end.
+    Key,
+    /// A value in three quotes, up to the next three.
+    Quotes(&'static str),
+    /// A list or table with so many open brackets.
+    Brackets(usize),
+}
+
+impl Hidden {
+    /// What a value that begins so leaves for the next lines.
+    fn begun_by(value: &str) -> Self {
+        let value = value.trim_start();
+        for quotes in ["\"\"\"", "'''"] {
+            if let Some(rest) = value.strip_prefix(quotes) {
+                return Self::Quotes(quotes).after(rest);
+            }
+        }
+        if value.starts_with(['[', '{']) { Self::Brackets(0).after(value) } else { Self::Nothing }
+    }
+
+    fn after(self, line: &str) -> Self {
+        match self {
+            Self::Nothing => self,
+            Self::Key if line.contains(KEY_END) => Self::Nothing,
+            Self::Quotes(quotes) if line.contains(quotes) => Self::Nothing,
+            Self::Key | Self::Quotes(_) => self,
+            Self::Brackets(open) => {
+                let count = |set: [char; 2]| line.chars().filter(|c| set.contains(c)).count();
+                match (open + count(['[', '{'])).saturating_sub(count([']', '}'])) {
+                    0 => Self::Nothing,
+                    open => Self::Brackets(open),
+                }
+            }
+        }
+    }
+}
+
+/// The line up to the value of a name of a secret, and that value; else the whole line.
+fn without_value(line: &str) -> (String, Option<&str>) {
+    for (at, sign) in line.char_indices().filter(|(_, c)| matches!(c, '=' | ':')) {
+        let name = line[..at].rsplit([' ', ',', '{', '=', '\t', ';', '&', '?']).find(|word| !word.is_empty());
+        if name.is_some_and(names_a_secret) {
+            return (format!("{}{sign} {LEFT_OUT}", &line[..at]), Some(&line[at + sign.len_utf8()..]));
+        }
+    }
+    (line.to_owned(), None)
+}
+
+/// `scheme://user:password@host` without the part before the host.
+fn without_credentials(line: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once("://") {
+        shown.push_str(before);
+        shown.push_str("://");
+        let end = after.find(['/', ' ', '"', '\'', '?']).unwrap_or(after.len());
+        rest = match after[..end].rfind('@') {
+            Some(at) => {
+                shown.push_str(LEFT_OUT);
+                &after[at..]
+            }
+            None => after,
+        };
+    }
+    shown + rest
+}
+
+/// A JSON value, at every depth.
+pub(super) fn json(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, inner) in fields.iter_mut() {
+                if names_a_secret(name) {
+                    *inner = LEFT_OUT.into();
+                } else {
+                    json(inner);
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(json),
+        Value::String(text) => *text = without_credentials(text),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_secrets_are_left_out_however_they_are_written() {
+        for secret in [
+            "token = \"hunter2\"",
+            "a.Private-Key = 'hunter2'",
+            "x = { name = 1, api_key = \"hunter2\" }",
+            "# password: hunter2",
+            "secrets = [\n  \"hunter2\",\n  \"hunter2\"\n]",
+            "secrets = { a = [\n\"hunter2\" ],\nb = \"hunter2\" }",
+            "token = \"\"\"\nhunter2\n\"\"\"",
+            "[server.credentials]\nname = \"hunter2\"\nb = \"hunter2\"",
+            "key = '''\n-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----'''",
+            "url = \"https://me:hunter2@host/x\"",
+            "2026-11-26 WARN asked with token=hunter2 again",
+            "GET http://host/?token=hunter2",
+        ] {
+            let shown = text(&format!("{secret}\n[after]\nlink_speed = 7\n"));
+            assert!(!shown.contains("hunter2"), "{secret}: {shown}");
+            assert!(shown.ends_with("[after]\nlink_speed = 7\n"), "{secret}: {shown}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_secret_stays() {
+        let whole = "[[port]]\ndevice = \"eth1\" # key of it\ncpu = 1\noverlay = { vxlan = { learn_from = \"flannel.1\" } }\nhttp://host/a@b\n";
+        assert_eq!(text(whole), whole);
+    }
+
+    #[test]
+    fn json_is_left_out_at_every_depth() {
+        let mut value =
+            serde_json::json!({ "a": [{ "authToken": [1, 2], "url": "x://u:p@h", "n": 1 }], "psk": "x" });
+        json(&mut value);
+        let expected = serde_json::json!({ "a": [{ "authToken": LEFT_OUT, "url": "x://(left out)@h", "n": 1 }], "psk": LEFT_OUT });
+        assert_eq!(value, expected);
+    }
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The place of a datapath: a host and a remote host, as namespaces with a veth between them.
+//!
+//! In: nothing but root's rights. Out: a [`Bed`]. It is removed on drop; what a killed process left is swept by the next one. Nothing is
+//! made in the caller's own namespace.
+//!
+//! ```text
+//!   host      [the datapath] ── up0 ════════ far0   remote host
+//! ```
+
+use crate::command::{output, run};
+use crate::error::LabError;
+use crate::sys;
+use crate::testbed::{new_stem, remove};
+use std::collections::BTreeMap;
+
+use super::frame::{REMOTE_MAC, text};
+
+/// The host's end of the veth.
+pub const UPLINK: &str = "up0";
+/// The remote host's end.
+pub const FAR: &str = "far0";
+/// The kernel's limit for the name of a device, without its zero.
+const NAME_OCTETS_MAX: usize = 15;
+
+/// Refuses a device name that the kernel would refuse or cut.
+///
+/// # Errors
+/// [`LabError::Usage`].
+pub fn check_name(name: &str) -> Result<(), LabError> {
+    let is_odd = |letter: char| letter.is_whitespace() || letter == '/' || letter == ':';
+    if name.is_empty() || name.len() > NAME_OCTETS_MAX || name.contains(is_odd) || name == "." || name == ".."
+    {
+        return Err(LabError::Usage(format!(
+            "the device name {name:?} has {} octets; expected 1 to {NAME_OCTETS_MAX}, without blanks, '/' and ':'",
+            name.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Two hosts; removed on drop.
+#[derive(Debug)]
+pub struct Bed {
+    /// Namespace of the host of the virtual machine.
+    pub host: String,
+    /// Namespace of the remote host.
+    pub remote: String,
+}
+
+impl Bed {
+    /// Sets it up.
+    ///
+    /// # Errors
+    /// [`LabError::Impossible`] without the rights, else the command that failed. Nothing is left behind.
+    pub fn new() -> Result<Self, LabError> {
+        let stem = new_stem()?;
+        // Made before anything exists, so that a failure on the way removes what already does.
+        let bed = Self { host: format!("{stem}vh"), remote: format!("{stem}vr") };
+        for name in [&bed.host, &bed.remote] {
+            run(None, &format!("ip netns add {name}"))?;
+            // Its neighbour discovery would be frames of a stranger. Where there is no IPv6, there is none to be switched off.
+            let _no_ipv6 =
+                sys::within(name, || std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"));
+        }
+        // One queue: an AF_XDP port reads one.
+        run(
+            None,
+            &format!(
+                "ip -n {} link add {UPLINK} numtxqueues 1 numrxqueues 1 type veth peer name {FAR} address {} numtxqueues 1 \
+                 numrxqueues 1 netns {}",
+                bed.host,
+                text(REMOTE_MAC),
+                bed.remote
+            ),
+        )?;
+        run(None, &format!("ip -n {} link set {UPLINK} up", bed.host))?;
+        run(None, &format!("ip -n {} link set {FAR} up", bed.remote))?;
+        Ok(bed)
+    }
+
+    /// The index of a device of a namespace.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn index(namespace: &str, device: &str) -> Result<u32, LabError> {
+        let line = format!("ip -n {namespace} -j link show dev {device}");
+        let text = output(None, &line)?;
+        let links: Option<Vec<serde_json::Value>> = serde_json::from_str(&text).ok();
+        let found = links.as_ref().and_then(|links| links.first()?["ifindex"].as_u64());
+        let index = found.and_then(|index| u32::try_from(index).ok());
+        index.ok_or(LabError::Command { command: line, status: "no index".to_owned(), stderr: text })
+    }
+
+    /// Frames that were dropped on the host, by device and counter: by the devices, and by packet sockets of programs (a switch reads its
+    /// system ports by those).
+    ///
+    /// # Errors
+    /// `ip` or `ss` fails.
+    pub fn drops(&self) -> Result<BTreeMap<String, u64>, LabError> {
+        let line = format!("ip -n {} -s -s -j link show", self.host);
+        let text = output(None, &line)?;
+        let mut drops = drops_in(&text).ok_or(LabError::Command {
+            command: line,
+            status: "no counters".to_owned(),
+            stderr: text,
+        })?;
+        drops.extend(drops_of_sockets(&output(Some(&self.host), "ss -0 -m -n -H")?));
+        Ok(drops)
+    }
+}
+
+/// The counters of lost frames in what `ip -s -s -j link show` prints.
+pub(super) fn drops_in(text: &str) -> Option<BTreeMap<String, u64>> {
+    const COUNTERS: [(&str, &str); 6] = [
+        ("rx", "dropped"),
+        ("rx", "errors"),
+        ("rx", "over_errors"),
+        ("tx", "dropped"),
+        ("tx", "errors"),
+        ("tx", "carrier_errors"),
+    ];
+    let links: Vec<serde_json::Value> = serde_json::from_str(text).ok()?;
+    let mut drops = BTreeMap::new();
+    for link in links {
+        let name = link["ifname"].as_str().unwrap_or("?");
+        for (way, counter) in COUNTERS {
+            if let Some(count) = link["stats64"][way][counter].as_u64() {
+                drops.insert(format!("{name}_{way}_{counter}"), count);
+            }
+        }
+    }
+    Some(drops)
+}
+
+/// What packet sockets dropped, by device, of what `ss -0 -m -n -H` prints: `p_raw 0 0 PROTOCOL:DEVICE * … skmem:(…,dCOUNT)`.
+fn drops_of_sockets(text: &str) -> BTreeMap<String, u64> {
+    let mut drops = BTreeMap::new();
+    let mut device = "?";
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        if line.starts_with("p_") {
+            let name = words.nth(3).and_then(|address| address.split_once(':')).map_or("?", |of| of.1);
+            device = if name == "*" { "any" } else { name };
+        }
+        let memory = words.find_map(|word| word.strip_prefix("skmem:(")?.strip_suffix(')'));
+        let count = memory.and_then(|memory| memory.rsplit_once(",d")?.1.parse::<u64>().ok());
+        if let Some(count) = count {
+            *drops.entry(format!("{device}_socket")).or_insert(0) += count;
+        }
+    }
+    drops
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        remove(&self.host);
+        remove(&self.remote);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_the_kernel_would_cut_is_refused() {
+        for name in ["vm0", "exactly15octets"] {
+            check_name(name).unwrap();
+        }
+        for name in ["", "sixteen-octets-x", "a b", "a/b", "a:b", ".", ".."] {
+            let error = check_name(name).unwrap_err();
+            assert_eq!(error.exit_status(), 2, "{error}");
+            assert!(error.to_string().contains(&format!("{name:?} has {} octets", name.len())), "{error}");
+        }
+    }
+
+    #[test]
+    fn drops_of_sockets_are_read_by_device() {
+        let text = "p_raw 4608   0   *:up0               *     skmem:(r4608,rb4096,t0,tb212992,f0,w0,o0,bl0,d798)\n\
+                    p_raw 0 0 *:up0 * skmem:(r0,d2)\np_dgr 0 0 ip:vm0 * skmem:(r0,d1)\n";
+        let found = drops_of_sockets(text);
+        assert_eq!((found["up0_socket"], found["vm0_socket"], found.len()), (800, 1, 2));
+        assert!(drops_of_sockets("").is_empty());
+    }
+
+    #[test]
+    fn drops_are_read_by_device_and_counter() {
+        let text = r#"[{"ifname":"vm0","stats64":{"rx":{"packets":9,"dropped":1,"errors":0},"tx":{"packets":9,"dropped":4}}},
+                       {"ifname":"up0"}]"#;
+        let drops = drops_in(text).unwrap();
+        assert_eq!(drops["vm0_tx_dropped"], 4);
+        assert_eq!((drops["vm0_rx_dropped"], drops.len()), (1, 3));
+        assert_eq!(drops_in("no json"), None);
+    }
+}

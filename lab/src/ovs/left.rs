@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What killed processes leave of their switches: directories, mounts, reserved huge pages.
+
+use super::pages::{HUGE_FILES, PAGES};
+use crate::sys;
+use rustix::mount::{UnmountFlags, unmount};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// How the names of the switches' directories begin; the number of the process follows.
+pub(super) const PREFIX: &str = "ktsn-ovs-";
+/// In such a directory: how many huge pages were reserved.
+pub(super) const NOTED_PAGES: &str = "pages";
+
+/// Removes what killed processes left of their switches: directories, and the huge pages that they had reserved. The directories.
+pub fn sweep() -> Vec<PathBuf> {
+    let mut removed = Vec::new();
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let (name, place) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
+        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse().ok());
+        if pid.is_none_or(sys::exists) || !is_own(&place) {
+            continue;
+        }
+        let _is_no_mount = unmount(place.join(HUGE_FILES), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        let number = |path: &Path| std::fs::read_to_string(path).ok()?.trim().parse::<u32>().ok();
+        let (noted, now) = (number(&place.join(NOTED_PAGES)), number(Path::new(PAGES)));
+        // Another process may remove the same directory at this moment: then it gives the pages back.
+        if std::fs::remove_dir_all(&place).is_ok() {
+            if let (Some(noted), Some(now)) = (noted, now) {
+                let _stay_reserved = std::fs::write(PAGES, now.saturating_sub(noted).to_string());
+            }
+            removed.push(place);
+        }
+    }
+    removed
+}
+
+/// Whether a directory is this user's: the place of all of them may be written to by every user.
+fn is_own(place: &Path) -> bool {
+    std::fs::symlink_metadata(place)
+        .is_ok_and(|found| found.is_dir() && found.uid() == rustix::process::geteuid().as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without pages: the machine's own number stays as it is.
+    #[test]
+    fn directories_of_killed_processes_are_removed() {
+        let killed = std::process::Command::new("true").spawn().unwrap();
+        let pid = killed.id();
+        killed.wait_with_output().unwrap();
+        let make = |pid: u32| {
+            let directory = tempfile::Builder::new().prefix(&format!("{PREFIX}{pid}-")).tempdir().unwrap();
+            std::fs::write(directory.path().join(NOTED_PAGES), "0").unwrap();
+            directory
+        };
+        let (left, living) = (make(pid), make(std::process::id()));
+        // Another user's may lie about pages, and lead to another mount.
+        let foreign = rustix::process::geteuid().is_root().then(|| {
+            let foreign = make(pid);
+            std::os::unix::fs::chown(foreign.path(), Some(65_534), None).unwrap();
+            foreign
+        });
+        let removed = sweep();
+        assert!(!left.path().exists() && living.path().exists(), "{removed:?}");
+        assert!(foreign.is_none_or(|foreign| foreign.path().exists()), "{removed:?}");
+    }
+}

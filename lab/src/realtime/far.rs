@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The other host's side of a run: it measures itself. In: what is asked for, and questions ([`Question`]). Out: what it cannot do, then
+//! latencies with their causes, in answers of bounded size. Probe and load end with the conversation.
+//!
+//! A thread takes the latencies off the probe ten times a second, however slowly the first host asks: the counters around a late wake-up
+//! must be those of its own tenth of a second.
+
+use super::counters;
+use super::guests::Parts;
+use super::limits::Machine;
+use super::plan::{Plan, System};
+use super::recorder::Recorder;
+use super::segment::{Begun, Segment, Turn};
+use super::store::Record;
+use crate::error::LabError;
+use crate::remote::hosts::{self, Side};
+use crate::vm::Cache;
+use ktsn_realtime::Profile;
+use ktsn_realtime::causes::Cause;
+use ktsn_realtime::requirements::table_1;
+use ktsn_realtime::results::Skip;
+use ktsn_realtime::verdict::Share;
+use ktsn_time::Nanos;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Most latencies of an answer, and most late ones with their causes: an answer stays below the longest line of a session.
+pub(super) const SAMPLES_MAX: usize = 20_000;
+pub(super) const LATE_MAX: usize = 400;
+/// Turns that may wait for a question: two minutes.
+const WAITING_MAX: usize = 1200;
+/// How long an answer waits for latencies.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+
+/// What the first host wants measured: its plan, as far as it concerns this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    period_ns: i64,
+    duration_ns: i64,
+    limit_ns: i64,
+    workers: u32,
+    worker_mib: u64,
+    cpu: Option<u32>,
+    profiles: Vec<Profile>,
+}
+
+impl Asked {
+    pub(super) fn of(plan: &Plan) -> Self {
+        Self {
+            period_ns: plan.period.get(),
+            duration_ns: plan.duration.get(),
+            limit_ns: plan.limit.get(),
+            workers: plan.workers,
+            worker_mib: plan.worker_mib,
+            cpu: plan.cpu,
+            profiles: plan.profiles.clone(),
+        }
+    }
+
+    /// This host's own plan.
+    fn plan(&self, out: PathBuf) -> Plan {
+        Plan {
+            systems: vec![System::Host],
+            profiles: self.profiles.clone(),
+            period: Nanos::new(self.period_ns),
+            duration: Nanos::new(self.duration_ns),
+            limit: Nanos::new(self.limit_ns),
+            requirements: table_1(),
+            share: Share::default(),
+            workers: self.workers,
+            worker_mib: self.worker_mib,
+            cpu: self.cpu,
+            guests: Parts {
+                tools: Err("not used".to_owned()),
+                cache: Cache::find(Some(&out)),
+                accelerator: None,
+                workspace: out.clone(),
+            },
+            out,
+            resume: false,
+            lock: None,
+            other: None,
+            command: Vec::new(),
+        }
+    }
+}
+
+/// What the first host may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub(super) enum Question {
+    /// What this host allows: [`Looked`].
+    Look,
+    /// Start the probe: [`Begun`].
+    Begin { profile: Profile, loops: u64 },
+    /// What has come since the last question: [`Turn`].
+    Read,
+}
+
+/// What this host allows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Looked {
+    /// What limits a run here, in words.
+    pub(super) notices: Vec<String>,
+    /// Profiles that cannot be measured.
+    pub(super) skips: Vec<(Profile, Skip)>,
+    /// Causes that no counter of this host shows.
+    pub(super) unseen: Vec<Cause>,
+}
+
+/// Serves the first host until it has no more questions. Files lie in the working directory.
+///
+/// # Errors
+/// As [`hosts::serve`].
+pub fn serve() -> Result<(), LabError> {
+    hosts::serve(|asked: &Asked| {
+        let out = std::env::current_dir().map_err(LabError::system("the working directory"))?;
+        let plan = asked.plan(out);
+        plan.check()?;
+        let machine = Machine::look_without_records(&plan)?;
+        Ok(Measuring { plan, machine, running: None })
+    })
+}
+
+/// This host, as it measures itself.
+struct Measuring {
+    plan: Plan,
+    machine: Machine,
+    running: Option<Running>,
+}
+
+impl Side for Measuring {
+    fn answer(&mut self, question: &Value) -> Result<Value, LabError> {
+        let usage = |text: String| LabError::Usage(format!("no question: {text}"));
+        match Question::deserialize(question).map_err(|error| usage(error.to_string()))? {
+            Question::Look => Ok(json!(self.look())),
+            Question::Begin { profile, loops } => {
+                // The one before has ended, or ends now.
+                self.running = None;
+                let (running, begun) = Running::start(&self.plan, &self.machine, profile, loops)?;
+                self.running = Some(running);
+                Ok(json!(begun))
+            }
+            Question::Read => {
+                let running = self.running.as_mut().ok_or_else(|| usage("nothing runs".to_owned()))?;
+                running.read().map(|turn| json!(turn))
+            }
+        }
+    }
+}
+
+impl Measuring {
+    fn look(&self) -> Looked {
+        let skip = |&profile| Some((profile, self.machine.skip(&self.plan, System::Host, profile)?));
+        Looked {
+            notices: self.machine.notices(),
+            skips: self.plan.profiles.iter().filter_map(skip).collect(),
+            unseen: counters::unseen(self.machine.hierarchy.as_ref()),
+        }
+    }
+}
+
+/// A probe that runs, on a thread of its own: what it starts dies with it.
+struct Running {
+    turns: Option<Receiver<Result<Turn, LabError>>>,
+    thread: Option<JoinHandle<()>>,
+    /// What came and was not asked for yet.
+    held: Turn,
+    failed: Option<LabError>,
+}
+
+impl Running {
+    fn start(
+        plan: &Plan,
+        machine: &Machine,
+        profile: Profile,
+        loops: u64,
+    ) -> Result<(Self, Begun), LabError> {
+        let (begun, has_begun) = sync_channel(1);
+        let (turns, taken) = sync_channel(WAITING_MAX);
+        let (plan, machine) = (plan.clone(), machine.clone());
+        let thread = std::thread::spawn(move || {
+            match Segment::start(&plan, &machine, (System::Host, profile), loops, &plan.out) {
+                Ok(mut segment) => {
+                    let _ = begun.send(Ok(segment.begun));
+                    if let Err(error) = measure(&mut segment, &plan, &turns) {
+                        let _ = turns.send(Err(error));
+                    }
+                }
+                Err(error) => drop(begun.send(Err(error))),
+            }
+        });
+        let (held, failed) = (Turn::default(), None);
+        let running = Self { turns: Some(taken), thread: Some(thread), held, failed };
+        let ended = || LabError::Usage("the probe's thread has ended".to_owned());
+        let begun = has_begun.recv().map_err(|_| ended())??;
+        Ok((running, begun))
+    }
+
+    /// What has come, up to the bounds of an answer; it waits a little for the first of it.
+    fn read(&mut self) -> Result<Turn, LabError> {
+        let mut wait = if self.held.ns.is_empty() { ANSWER_WITHIN } else { Duration::ZERO };
+        while let Some(turns) = &self.turns
+            && self.failed.is_none()
+            && !self.held.is_last
+            && self.held.ns.len() < SAMPLES_MAX
+        {
+            match turns.recv_timeout(wait) {
+                Ok(Ok(turn)) => self.held.add(turn),
+                Ok(Err(error)) => self.failed = Some(error),
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.failed = Some(LabError::Usage("the probe's thread has ended".to_owned()));
+                }
+            }
+            wait = Duration::ZERO;
+        }
+        // What came before the failure is true.
+        match self.failed.take() {
+            Some(error) if self.held.ns.is_empty() => Err(error),
+            failed => {
+                self.failed = failed;
+                Ok(self.held.take(SAMPLES_MAX, LATE_MAX))
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The thread ends at its next turn, and what it has started ends with it.
+        self.turns = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Passes turns on until the probe ends, or they are not wanted any more.
+fn measure(
+    segment: &mut Segment,
+    plan: &Plan,
+    turns: &SyncSender<Result<Turn, LabError>>,
+) -> Result<(), LabError> {
+    let mut recorder = Recorder::new(plan.samples(), plan.period);
+    loop {
+        let turn = segment.turn(recorder.median())?;
+        recorder.take(&Record::Samples { ns: turn.ns.clone(), late: Vec::new() });
+        let is_last = turn.is_last;
+        if turns.send(Ok(turn)).is_err() {
+            return Ok(());
+        }
+        segment.check_load(is_last)?;
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+impl Turn {
+    /// Adds what came next.
+    fn add(&mut self, next: Self) {
+        let begun = self.ns.len();
+        self.late.extend(
+            next.late.into_iter().map(|late| super::store::Late { index: begun + late.index, ..late }),
+        );
+        self.ns.extend(next.ns);
+        self.is_last = next.is_last;
+    }
+
+    /// Takes the beginning of it: at most so many latencies, and so many late ones.
+    fn take(&mut self, samples_max: usize, late_max: usize) -> Self {
+        let until_late = self.late.get(late_max).map_or(usize::MAX, |late| late.index);
+        let count = samples_max.min(until_late).min(self.ns.len());
+        let ns: Vec<u64> = self.ns.drain(..count).collect();
+        let within = self.late.iter().take_while(|late| late.index < count).count();
+        let late = self.late.drain(..within).collect();
+        self.late.iter_mut().for_each(|late| late.index -= count);
+        Self { ns, late, is_last: self.is_last && self.ns.is_empty() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::store::Late;
+    use super::*;
+
+    fn late(index: usize) -> Late {
+        Late { index, lateness_ns: 5, causes: Vec::new(), thread: None }
+    }
+
+    #[test]
+    fn an_answer_is_bounded_and_loses_nothing() {
+        let mut held = Turn::default();
+        held.add(Turn { ns: (0..5).collect(), late: vec![late(1), late(4)], is_last: false });
+        held.add(Turn { ns: (5..10).collect(), late: vec![late(0), late(3)], is_last: true });
+        assert_eq!(held.late.iter().map(|late| late.index).collect::<Vec<_>>(), [1, 4, 5, 8]);
+        let (mut all, mut of_late, mut answers) = (Vec::new(), Vec::new(), 0);
+        loop {
+            let turn = held.take(4, 1);
+            assert!(turn.ns.len() <= 4 && turn.late.len() <= 1, "{turn:?}");
+            of_late.extend(turn.late.iter().map(|late| turn.ns[late.index]));
+            all.extend(&turn.ns);
+            answers += 1;
+            if turn.is_last {
+                break;
+            }
+        }
+        assert_eq!((all, of_late), ((0..10).collect::<Vec<u64>>(), vec![1, 4, 5, 8]));
+        assert!(answers > 3 && held.ns.is_empty());
+        // The longest answer fits into a line of a session.
+        let causes: Vec<_> = Cause::ALL
+            .iter()
+            .map(|&cause| ktsn_realtime::causes::Explained { cause, explained_ns: u64::MAX })
+            .collect();
+        let thread = Some("x".repeat(60));
+        let late = (0..LATE_MAX).map(|index| Late {
+            index,
+            lateness_ns: u64::MAX,
+            causes: causes.clone(),
+            thread: thread.clone(),
+        });
+        let turn = Turn { ns: vec![6_000_000_000; SAMPLES_MAX], late: late.collect(), is_last: false };
+        assert!(json!(turn).to_string().len() < (1 << 20) - 100, "{}", json!(turn).to_string().len());
+    }
+
+    #[test]
+    fn only_these_questions_are_answered() {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = Asked::of(&super::super::tests::plan(folder.path())).plan(folder.path().to_owned());
+        plan.check().unwrap();
+        for good in [json!("look"), json!("read"), json!({"begin": {"profile": 3, "loops": 9}})] {
+            assert!(Question::deserialize(&good).is_ok(), "{good}");
+        }
+        for bad in [
+            json!("end"),
+            json!({"look": 1, "read": 2}),
+            json!({"begin": {"profile": 9, "loops": 9}}),
+            json!({"begin": {"profile": 1, "loops": -1}}),
+            json!({"begin": {"profile": 1, "loops": 1, "line": "reboot"}}),
+        ] {
+            assert!(Question::deserialize(&bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An experiment on two hosts: what both need, and the conversation with the other one's side.
+//!
+//! In: [`Hosts`], and what the experiment asks its other side. Out: answers as values, files, and how far the clocks may differ. Each question
+//! and each answer is a line of JSON; the other side is a command of ktsn there (`ktsn remote side`), which [`serve`] runs.
+
+use super::clock::{self, ClockFacts};
+use super::{Remote, RemoteError, Said, Session, Task};
+use crate::error::LabError;
+use crate::vm::printable;
+use ktsn_measure::clock::stop_requested;
+use ktsn_measure::environment::Environment;
+use ktsn_measure::hosts::{PARAMETER, TwoHosts};
+use ktsn_measure::records::ArrivalRecord;
+use ktsn_measure::results::Document;
+use ktsn_time::{Nanos, Tai};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::io::{BufRead as _, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What an answer may take beside its work.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Octets of a row of records, at most, and of what else a file of records has.
+const ROW_OCTETS: u64 = 128;
+const FILE_OCTETS: u64 = 1 << 20;
+/// An instant may lie so far outside of the run that it belongs to, beside the clocks' bound.
+const OUTSIDE: Nanos = Nanos::from_seconds(2);
+
+/// The two hosts of an experiment.
+#[derive(Clone, Debug)]
+pub struct Hosts {
+    /// The other one.
+    pub remote: Remote,
+    /// Here and there, the device that leads to the other host.
+    pub uplinks: [String; 2],
+    /// How far the clocks may differ.
+    pub within: Nanos,
+    /// What `--version` says here.
+    pub version: String,
+}
+
+/// What the other side is first asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetUp {
+    /// The device there.
+    pub uplink: String,
+    /// The number that both halves share.
+    pub number: u16,
+    /// No SCHED_FIFO, no CPUs, no waiting.
+    pub functional: bool,
+}
+
+/// Both clocks, as they were found.
+#[derive(Clone, Debug)]
+pub struct Clocks {
+    here: ClockFacts,
+    there: ClockFacts,
+    /// Their largest difference.
+    pub bound: Nanos,
+}
+
+impl Hosts {
+    /// Whether an experiment is possible: the connection, the version, the clocks.
+    ///
+    /// # Errors
+    /// [`RemoteError`] says why not.
+    pub fn check(&self) -> Result<Clocks, RemoteError> {
+        self.remote.check_version(&self.version)?;
+        self.clocks()
+    }
+
+    /// # Errors
+    /// As [`clock::check`].
+    fn clocks(&self) -> Result<Clocks, RemoteError> {
+        let (here, there) = (ClockFacts::here(), self.remote.clock()?);
+        let bound = clock::check(&here, &there, &self.remote.target.to_string(), self.within)?;
+        Ok(Clocks { here, there, bound })
+    }
+
+    /// Starts the other side of an experiment. Its answer to the first question is its environment.
+    ///
+    /// # Errors
+    /// [`RemoteError`].
+    pub fn begin(&self, experiment: &str, functional: bool) -> Result<(Far, SetUp, Value), RemoteError> {
+        let number = rand_number();
+        let set_up = SetUp { uplink: self.uplinks[1].clone(), number, functional };
+        let (far, environment) = Far::begin(&self.remote, experiment, &set_up)?;
+        Ok((far, set_up, environment))
+    }
+
+    /// Looks at the clocks once more, and writes into the results what is known of both hosts. The larger bound of both looks counts.
+    ///
+    /// # Errors
+    /// The clocks are not held any more: the run is no result.
+    pub fn describe(
+        &self,
+        before: &Clocks,
+        environment: Value,
+        document: &mut Document,
+    ) -> Result<(), RemoteError> {
+        let after = self.clocks()?;
+        let [uplink, remote_uplink] = &self.uplinks;
+        let two = TwoHosts {
+            remote: self.remote.target.to_string(),
+            clock_bound_ns: before.bound.max(after.bound).get(),
+            clock_within_ns: self.within.get(),
+            clock_here: json!(before.here),
+            clock_there: json!(before.there),
+            uplink: uplink.clone(),
+            remote_uplink: remote_uplink.clone(),
+            environment_there: environment,
+        };
+        document.parameters.insert(PARAMETER.to_owned(), json!(two));
+        Ok(())
+    }
+}
+
+/// A number that makes the addresses of two experiments on one wire differ.
+fn rand_number() -> u16 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let mixed = u64::from(now.subsec_nanos()) ^ (u64::from(std::process::id()) << 7);
+    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
+}
+
+/// The other side's answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum Answer {
+    Done(Value),
+    Failed { text: String, status: u8 },
+}
+
+/// The other side of a running experiment; it ends with the value, and everything it has set up.
+#[derive(Debug)]
+pub struct Far {
+    session: Session,
+    remote: Remote,
+}
+
+impl Far {
+    /// Starts the other side of an experiment with its set-up. It answers with its environment.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub(crate) fn begin(
+        remote: &Remote,
+        experiment: &str,
+        set_up: &impl Serialize,
+    ) -> Result<(Self, Value), RemoteError> {
+        let arguments = ["remote", "side", experiment].map(str::to_owned).to_vec();
+        let task = Task { arguments, says_ready: false };
+        let mut far = Self { session: remote.start(&task)?, remote: remote.clone() };
+        let environment = far.ask(&json!(set_up), ANSWER_MAX)?;
+        Ok((far, environment))
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// What the other side says; no answer within `longest`, or none of this form.
+    pub fn ask<T: DeserializeOwned>(
+        &mut self,
+        question: &Value,
+        longest: Duration,
+    ) -> Result<T, RemoteError> {
+        self.session.say(&question.to_string())?;
+        let until = Instant::now() + longest;
+        let untrue = |problem: String| RemoteError::Untrue { target: self.remote.target.clone(), problem };
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.session.next(left)? {
+                Some(Said::Line(line)) => {
+                    return match serde_json::from_str(&line) {
+                        Ok(Answer::Done(value)) => serde_json::from_value(value)
+                            .map_err(|error| untrue(format!("its answer is none: {error}"))),
+                        Ok(Answer::Failed { text, status }) => Err(RemoteError::There {
+                            target: self.remote.target.clone(),
+                            text: printable(text.as_bytes()),
+                            status,
+                        }),
+                        Err(error) => Err(untrue(format!("its answer is none: {error}"))),
+                    };
+                }
+                Some(Said::Word(_)) => {}
+                Some(Said::Ready) => return Err(untrue("it is ready without a question".to_owned())),
+                Some(Said::Ended(ended)) => return Err(self.session.failed(&ended.to_string())),
+                None => return Err(self.session.failed(&format!("gave no answer within {longest:?}"))),
+            }
+        }
+    }
+
+    /// Fetches a file of records of `frames` frames at most.
+    ///
+    /// # Errors
+    /// As [`Session::fetch`].
+    pub fn fetch(&mut self, name: &str, to: &Path, frames: u64) -> Result<(), RemoteError> {
+        let octets_max = frames.saturating_mul(ROW_OCTETS).saturating_add(FILE_OCTETS);
+        self.session.fetch(name, to, octets_max)
+    }
+
+    /// Refuses what the other side cannot have seen.
+    pub(crate) fn refuse(&self, problem: String) -> RemoteError {
+        RemoteError::Untrue { target: self.remote.target.clone(), problem }
+    }
+}
+
+/// Why these arrivals cannot be of a run from `begun` to `ended`, if so: an instant outside of it. Such an instant would make a latency that
+/// no frame had.
+pub(crate) fn outside(arrivals: &[ArrivalRecord], [begun, ended]: [Tai; 2], within: Nanos) -> Option<String> {
+    let slack = OUTSIDE.get().saturating_add(within.get());
+    let (first, last) = (begun.saturating_sub(Nanos::new(slack)), ended.saturating_add(Nanos::new(slack)));
+    arrivals.iter().find_map(|arrival| {
+        let instants = [arrival.kernel_at, arrival.received_at];
+        let odd = instants.into_iter().flatten().find(|at| !(first..=last).contains(at))?;
+        let sequence = arrival.probe.sequence;
+        Some(format!("its record of frame {sequence} is of {} ns, outside of the run", odd.as_nanos()))
+    })
+}
+
+/// The side of an experiment on the other host.
+pub trait Side {
+    /// Answers a question.
+    ///
+    /// # Errors
+    /// Shown to the first host.
+    fn answer(&mut self, question: &Value) -> Result<Value, LabError>;
+}
+
+/// Answers the first host's questions until it has no more; the first one is the set-up.
+///
+/// # Errors
+/// Standard input or output; a question that is none. An error of the experiment is an answer.
+pub fn serve<U: DeserializeOwned, S: Side>(
+    make: impl FnOnce(&U) -> Result<S, LabError>,
+) -> Result<(), LabError> {
+    let (mut lines, mut out) = (std::io::stdin().lock().lines(), std::io::stdout().lock());
+    let mut say = |answered: Result<Value, LabError>| {
+        let answer = match answered {
+            Ok(value) => Answer::Done(value),
+            Err(error) => Answer::Failed { status: error.exit_status(), text: error.to_string() },
+        };
+        let line = serde_json::to_string(&answer).unwrap_or_default();
+        writeln!(out, "{line}").and_then(|()| out.flush()).map_err(LabError::system("standard output"))
+    };
+    let Some(first) = lines.next() else { return Ok(()) };
+    let set_up: U = read(&first.map_err(LabError::system("standard input"))?)?;
+    let mut side = match make(&set_up) {
+        Ok(side) => side,
+        Err(error) => return say(Err(error)),
+    };
+    say(Ok(json!(Environment::read())))?;
+    for line in lines {
+        let question: Value = read(&line.map_err(LabError::system("standard input"))?)?;
+        say(side.answer(&question))?;
+        if stop_requested() {
+            return Err(LabError::Stopped);
+        }
+    }
+    Ok(())
+}
+
+fn read<T: DeserializeOwned>(line: &str) -> Result<T, LabError> {
+    serde_json::from_str(line).map_err(|error| LabError::Usage(format!("no question: {error}: {line}")))
+}
+
+/// A question's only member: its name and value.
+pub(crate) fn question(question: &Value) -> Option<(&str, &Value)> {
+    let members = question.as_object().filter(|members| members.len() == 1)?;
+    members.iter().next().map(|(name, value)| (name.as_str(), value))
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The other host of an experiment, over ssh.
+//!
+//! In: `ssh:HOST`, where `ktsn` is installed. Out: commands of that ktsn, run there; or why there can be no result: no connection, another
+//! version, clocks that nothing holds together. What runs there ends with its [`Session`], and when this side or the connection dies.
+//!
+//! ssh is this machine's own program with the user's configuration: keys, jumps and the checking of host keys are the user's. It never asks
+//! for a password.
+
+pub mod clock;
+pub mod frames;
+mod guard;
+pub mod hosts;
+mod session;
+#[cfg(test)]
+mod tests;
+
+pub use frames::Ended;
+pub use guard::{Guarded, Outcome, guard};
+pub use session::{Said, Session, Task};
+
+use crate::command::output_of;
+use crate::error::LabError;
+use crate::process::end_of;
+use crate::sys;
+use crate::vm::printable;
+use clock::ClockFacts;
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How often this side says that it lives.
+pub const HEARTBEAT: Duration = Duration::from_secs(1);
+/// After this time without a sign of life the other side ends what it runs.
+pub const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// The most octets of a short answer.
+const ANSWER_OCTETS_MAX: u64 = 1 << 20;
+/// ssh's own exit status for a connection that failed.
+const SSH_FAILED: i32 = 255;
+/// A shell's exit status for a program that it does not find.
+const NOT_FOUND: i32 = 127;
+
+/// The host at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    host: String,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    /// Reads `ssh:HOST` or `ssh:USER@HOST`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        const EXPECTED: &str = "expected ssh:HOST or ssh:USER@HOST, a host that `ssh HOST` reaches";
+        let host = text.strip_prefix("ssh:").ok_or(EXPECTED)?;
+        let is_allowed = |octet: u8| octet.is_ascii_alphanumeric() || b"-_.:@%[]".contains(&octet);
+        // A host that begins with '-' would be an option.
+        let is_host = !host.is_empty() && !host.starts_with(['-', '@']) && host.bytes().all(is_allowed);
+        let has_option = host.rsplit('@').next().is_none_or(|name| name.is_empty() || name.starts_with('-'));
+        if is_host && !has_option { Ok(Self { host: host.to_owned() }) } else { Err(EXPECTED.to_owned()) }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "ssh:{}", self.host)
+    }
+}
+
+/// How to reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// The host.
+    pub target: Target,
+    /// A configuration file for ssh in place of the user's own.
+    pub ssh_config: Option<PathBuf>,
+    /// The program ktsn there.
+    pub ktsn: String,
+}
+
+/// Why there is no result with another host.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// ssh did not get there.
+    #[error(
+        "{target}: no connection: {said}; try `ssh -o BatchMode=yes {host} true`, which must end without a question"
+    )]
+    Connection {
+        /// The host as it was named.
+        target: Target,
+        /// The same for ssh.
+        host: String,
+        /// What ssh said.
+        said: String,
+    },
+    /// There is no ktsn.
+    #[error("{target}: there is no program {program}; copy this one there, or name its path (--remote-ktsn)")]
+    Missing {
+        /// The host.
+        target: Target,
+        /// The program.
+        program: String,
+    },
+    /// Another ktsn, whose records may mean something else.
+    #[error("{target}: {theirs} runs there, {ours} here; install the same one on both")]
+    Version {
+        /// The host.
+        target: Target,
+        /// What runs here.
+        ours: String,
+        /// What runs there.
+        theirs: String,
+    },
+    /// A command there failed.
+    #[error("{target}: `{command}` failed ({status}): {said}")]
+    Command {
+        /// The host.
+        target: Target,
+        /// The command.
+        command: String,
+        /// How it ended.
+        status: String,
+        /// What it said.
+        said: String,
+    },
+    /// The connection ended while a command ran.
+    #[error(
+        "{target}: the connection ended in the middle of `{command}`: {said}; what ran there ends by itself within {} s",
+        SILENCE_MAX.as_secs()
+    )]
+    Cut {
+        /// The host.
+        target: Target,
+        /// The command.
+        command: String,
+        /// What ssh said.
+        said: String,
+    },
+    /// The other host says what no ktsn says.
+    #[error("{target}: {problem}; nothing of its answers is used")]
+    Untrue {
+        /// The host.
+        target: Target,
+        /// What it said.
+        problem: String,
+    },
+    /// The other side of an experiment failed.
+    #[error("{target}: {text}")]
+    There {
+        /// The host.
+        target: Target,
+        /// What it said.
+        text: String,
+        /// The exit status that belongs to it.
+        status: u8,
+    },
+    /// The clocks of both hosts are not known to agree.
+    #[error("no result: {0}")]
+    Clock(#[from] clock::ClockError),
+    /// This machine.
+    #[error(transparent)]
+    Here(#[from] LabError),
+}
+
+impl From<RemoteError> for LabError {
+    fn from(error: RemoteError) -> Self {
+        match error {
+            RemoteError::Here(error) => error,
+            other => Self::Remote(Box::new(other)),
+        }
+    }
+}
+
+impl RemoteError {
+    /// The exit status that belongs to it: 1 this machine or a command failed, 3 not possible with this host.
+    #[must_use]
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Self::Here(error) => error.exit_status(),
+            Self::There { status, .. } => *status,
+            Self::Command { .. } | Self::Cut { .. } | Self::Untrue { .. } => 1,
+            _ => 3,
+        }
+    }
+}
+
+/// A word of the other host's shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b"/._-,=:+@".contains(&octet);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+impl Remote {
+    /// ssh with a command for the other host.
+    fn ssh(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("ssh");
+        if let Some(file) = &self.ssh_config {
+            command.arg("-F").arg(file);
+        }
+        for option in ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=3", "ServerAliveCountMax=3"]
+        {
+            command.arg("-o").arg(option);
+        }
+        let line: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        command.args(["-T", "--", &self.target.host]).arg(line.join(" "));
+        command
+    }
+
+    fn shown(words: &[&str]) -> String {
+        words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Runs `ktsn` there with arguments, to its end; what it wrote to standard output.
+    ///
+    /// # Errors
+    /// [`RemoteError`]: no connection, no such program, or its failure.
+    pub fn output(&self, arguments: &[&str]) -> Result<String, RemoteError> {
+        let words: Vec<&str> = [&[self.ktsn.as_str()], arguments].concat();
+        let mut command = self.ssh(&words);
+        sys::inherit(&mut command, &[]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(no_ssh)?;
+        let errors = child.stderr.take().map(|pipe| std::thread::spawn(move || session::last_of(pipe)));
+        // Read before the wait: a full pipe would never end. One octet more than is allowed shows the excess.
+        let mut said = Vec::new();
+        if let Some(pipe) = child.stdout.take() {
+            pipe.take(ANSWER_OCTETS_MAX + 1)
+                .read_to_end(&mut said)
+                .map_err(LabError::system("ssh's output"))?;
+        }
+        if said.len() as u64 > ANSWER_OCTETS_MAX {
+            let _ = child.kill();
+            let _ = child.wait();
+            let problem = format!("its answer has more than {ANSWER_OCTETS_MAX} octets");
+            return Err(RemoteError::Untrue { target: self.target.clone(), problem });
+        }
+        let status = child.wait().map_err(LabError::system("wait"))?;
+        let errors = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
+        if status.success() {
+            return Ok(String::from_utf8_lossy(&said).into_owned());
+        }
+        Err(self.failure(&words, status, &String::from_utf8_lossy(&errors)))
+    }
+
+    fn failure(&self, words: &[&str], status: ExitStatus, said: &str) -> RemoteError {
+        let target = self.target.clone();
+        let said = end_of(&printable(said.as_bytes())).to_owned();
+        match status.code() {
+            Some(SSH_FAILED) => RemoteError::Connection { host: target.host.clone(), target, said },
+            Some(NOT_FOUND) => RemoteError::Missing { target, program: self.ktsn.clone() },
+            _ => {
+                RemoteError::Command { target, command: Self::shown(words), status: status.to_string(), said }
+            }
+        }
+    }
+
+    /// Compares the ktsn there with `ours`, the answer of this one's `--version`.
+    ///
+    /// # Errors
+    /// [`RemoteError::Version`] if they differ; as [`Remote::output`].
+    pub fn check_version(&self, ours: &str) -> Result<(), RemoteError> {
+        let theirs = self.output(&["--version"])?;
+        let (ours, theirs) = (ours.trim(), theirs.trim());
+        if ours == theirs {
+            return Ok(());
+        }
+        let target = self.target.clone();
+        Err(RemoteError::Version {
+            target,
+            ours: ours.to_owned(),
+            theirs: end_of(&printable(theirs.as_bytes())).to_owned(),
+        })
+    }
+
+    /// What holds the clock there.
+    ///
+    /// # Errors
+    /// As [`Remote::output`]; an answer that is none.
+    pub fn clock(&self) -> Result<ClockFacts, RemoteError> {
+        let arguments = ["remote", "clock"];
+        let answer = self.output(&arguments)?;
+        serde_json::from_str(&answer).map_err(|error| RemoteError::Command {
+            target: self.target.clone(),
+            command: format!("{} {}", self.ktsn, arguments.join(" ")),
+            status: format!("its answer is none: {error}"),
+            said: end_of(&printable(answer.as_bytes())).to_owned(),
+        })
+    }
+}
+
+fn no_ssh(source: std::io::Error) -> LabError {
+    LabError::Start { command: "ssh".to_owned(), source, remedy: "; install openssh-client" }
+}
+
+/// What a local command says, or nothing where there is none: `chronyc`, `pmc`.
+fn said_by(program: &str, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null());
+    output_of(command, || OsString::from(program).to_string_lossy().into_owned()).ok()
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The member `realtime` of a document `ktsn.results/1`. In: measured cells, requirements, the share. Out: the same with verdicts and
+//! isolation. `docs/results-schema.md` names every field.
+
+use crate::advice::Advice;
+use crate::causes::{Explained, RankedCause};
+use crate::histogram::Histogram;
+use crate::isolation::{Isolation, isolation};
+use crate::profile::Profile;
+use crate::requirements::Requirement;
+use crate::stability::Window;
+use crate::statistics::BoxStatistics;
+use crate::timeline::Timeline;
+use crate::tracers::Tracer;
+use crate::verdict::{Judgement, Share, judge, statement};
+use ktsn_time::Span;
+use serde::{Deserialize, Serialize};
+
+/// Late wake-ups that a cell keeps one by one: the latest ones.
+pub const KEPT_MAX: usize = 200;
+
+/// What a run found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RealTime {
+    /// The probe's period.
+    pub period_ns: u64,
+    /// How long each cell was to be measured.
+    pub planned_ns: u64,
+    /// A wake-up later than this is an excursion: its causes are looked for.
+    pub excursion_limit_ns: u64,
+    /// The share of each requirement that processing may use.
+    pub share_ratio: Share,
+    /// What the cells are held against.
+    pub requirements: Vec<Requirement>,
+    /// One cell for each system and profile.
+    pub cells: Vec<Cell>,
+    /// One verdict for each measured cell and requirement.
+    #[serde(default)]
+    pub verdicts: Vec<Verdict>,
+    /// One entry for each system with profile 4 and one of 5 to 8.
+    #[serde(default)]
+    pub isolation: Vec<Isolation>,
+    /// What to change, after a FAIL: what explains most comes first.
+    #[serde(default)]
+    pub advice: Vec<Advice>,
+    /// What the kernel's own tracers say.
+    #[serde(default)]
+    pub tracers: Vec<Tracer>,
+}
+
+/// One system under one profile.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// The system.
+    pub system: String,
+    /// The profile.
+    pub profile: Profile,
+    /// What the system ran on, where that is not this machine itself: a guest's accelerator, kernel, CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
+    /// Why it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skip: Option<Skip>,
+    /// The probe's priority under SCHED_FIFO; absent: an ordinary thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fifo_priority: Option<u8>,
+    /// The CPU that the probe stayed on; absent: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+    /// Samples times period.
+    pub measured_ns: u64,
+    /// How often the measurement began: 1, and one more for each slice and each resumption.
+    pub segments: u64,
+    /// The statistics; absent without a sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<BoxStatistics>,
+    /// All latencies.
+    pub histogram: Histogram,
+    /// The statistics up to each window's end.
+    #[serde(default)]
+    pub stability: Vec<Window>,
+    /// Latency over time.
+    #[serde(default)]
+    pub timeline: Timeline,
+    /// Wake-ups later than the limit.
+    pub excursions: u64,
+    /// The latest of them, by time.
+    #[serde(default)]
+    pub kept: Vec<Excursion>,
+    /// Their causes, the strongest first.
+    #[serde(default)]
+    pub causes: Vec<RankedCause>,
+    /// The share of their lateness that no single cause explains.
+    #[serde(default)]
+    pub unexplained_ratio: f64,
+}
+
+/// Why a cell was not measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skip {
+    /// The kind: `too_few_cpus`, `too_little_memory`, `program_missing`, `no_fifo_right`, `no_control_group`, `no_root_right`,
+    /// `guest_failed`, `guest_missing`, `host_failed`, `host_missing`, `period_not_possible`.
+    pub kind: String,
+    /// The reason with its values.
+    pub reason: String,
+}
+
+/// A late wake-up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Excursion {
+    /// Measured time before it.
+    pub at_ns: u64,
+    /// Its latency.
+    pub latency_ns: u64,
+    /// Its causes, the strongest first.
+    pub causes: Vec<Explained>,
+}
+
+/// One cell held against one requirement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The system.
+    pub system: String,
+    /// The profile.
+    pub profile: Profile,
+    /// The service.
+    pub service: String,
+    /// By the greatest latency and its distance from the least: the verdict.
+    #[serde(flatten)]
+    pub judgement: Judgement,
+    /// By the paper's figures: mean and maximum jitter.
+    pub paper: Judgement,
+    /// What it means, with the measured duration.
+    pub statement: String,
+}
+
+impl RealTime {
+    /// Fills in verdicts and isolation from the cells.
+    pub fn conclude(&mut self) {
+        self.verdicts = self.cells.iter().flat_map(|cell| self.verdicts_of(cell)).collect();
+        let mut systems: Vec<&str> = Vec::new();
+        for cell in &self.cells {
+            if !systems.contains(&cell.system.as_str()) {
+                systems.push(&cell.system);
+            }
+        }
+        let isolated = systems.into_iter().filter_map(|system| {
+            let own = self.cells.iter().filter(|cell| cell.system == system);
+            let own: Vec<_> = own.filter_map(|cell| Some((cell.profile, cell.statistics?))).collect();
+            isolation(system, &own)
+        });
+        self.isolation = isolated.collect();
+    }
+
+    fn verdicts_of(&self, cell: &Cell) -> Vec<Verdict> {
+        let Some(statistics) = cell.statistics else { return Vec::new() };
+        let one = |requirement: &Requirement| {
+            let judgement = judge(requirement, statistics.worst_figures(), self.share_ratio);
+            Verdict {
+                system: cell.system.clone(),
+                profile: cell.profile,
+                service: requirement.service.clone(),
+                judgement,
+                paper: judge(requirement, statistics.paper_figures(), self.share_ratio),
+                statement: statement(judgement.outcome, Span::from_nanos(cell.measured_ns)),
+            }
+        };
+        self.requirements.iter().map(one).collect()
+    }
+
+    /// The cell of a system and profile.
+    #[must_use]
+    pub fn cell(&self, system: &str, profile: Profile) -> Option<&Cell> {
+        self.cells.iter().find(|cell| cell.system == system && cell.profile == profile)
+    }
+}
+
+impl Cell {
+    /// Whether another machine was measured, over ssh.
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        self.system.starts_with("ssh:")
+    }
+
+    /// A cell that was not measured.
+    #[must_use]
+    pub fn new(system: &str, profile: Profile) -> Self {
+        Self {
+            system: system.to_owned(),
+            profile,
+            environment: None,
+            skip: None,
+            fifo_priority: None,
+            cpu: None,
+            measured_ns: 0,
+            segments: 0,
+            statistics: None,
+            histogram: Histogram::default(),
+            stability: Vec::new(),
+            timeline: Timeline::default(),
+            excursions: 0,
+            kept: Vec::new(),
+            causes: Vec::new(),
+            unexplained_ratio: 0.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::requirements::table_1;
+    use crate::verdict::Outcome;
+
+    fn measured(profile: u8, micros: &[u64], hours: u64) -> Cell {
+        let profile = Profile::try_from(profile).unwrap();
+        let histogram: Histogram = micros.iter().map(|&micros| Span::from_nanos(micros * 1000)).collect();
+        let statistics = BoxStatistics::of(&histogram);
+        Cell { histogram, statistics, measured_ns: hours * 3_600_000_000_000, ..Cell::new("host", profile) }
+    }
+
+    #[test]
+    fn cells_become_verdicts_and_isolation() {
+        let cells = vec![
+            measured(4, &[5, 10, 20], 8),
+            measured(6, &[5, 10, 900], 1),
+            Cell::new("host", Profile::ALL[7]),
+        ];
+        let mut found = RealTime { requirements: table_1(), cells, ..RealTime::default() };
+        found.conclude();
+        assert_eq!(found.verdicts.len(), 16);
+        let of = |profile: u8, service: &str| {
+            let is = |v: &&Verdict| v.profile.number() == profile && v.service == service;
+            found.verdicts.iter().find(is).unwrap()
+        };
+        assert_eq!(of(4, "Factory automation").judgement.outcome, Outcome::Pass);
+        assert_eq!(of(4, "Factory automation").statement, "fit, after 8 h");
+        assert_eq!(of(4, "Factory automation (motion control)").statement, "unfit: seen within 8 h");
+        // The greatest latency decides; it is also the jitter of 895 µs.
+        assert_eq!(of(6, "Factory automation").judgement.outcome, Outcome::Fail);
+        assert_eq!(of(6, "Process automation (monitoring)").statement, "not unfit so far, after 1 h");
+        assert_eq!((found.isolation.len(), found.isolation[0].most.number()), (1, 6));
+        let text = serde_json::to_string(&found).unwrap();
+        assert_eq!(serde_json::from_str::<RealTime>(&text).unwrap(), found);
+        assert!(text.contains("\"outcome\":\"PASS\""));
+    }
+
+    #[test]
+    fn an_empty_cell_has_no_verdict() {
+        let mut found = RealTime {
+            requirements: table_1(),
+            cells: vec![Cell::new("host", Profile::ALL[0])],
+            ..RealTime::default()
+        };
+        found.conclude();
+        assert!(found.verdicts.is_empty() && found.isolation.is_empty());
+    }
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two hosts, as network namespaces: the second one runs a sshd of its own, with own keys, own configuration, own directory.
+//!
+//! In: nothing but root's rights. Out: [`Hosts`]. chrony's answers are recorded ones, because no daemon may hold this machine's clock for a
+//! test. Everything ends with the value.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::cli::{folder, ktsn};
+use crate::hook;
+
+const SSHD: &str = "/usr/sbin/sshd";
+
+/// Two hosts, which are network namespaces; the second one runs sshd. All of it ends with the value.
+pub struct Hosts {
+    here: Child,
+    there: Child,
+    folder: tempfile::TempDir,
+}
+
+/// A namespace's first process; it has run `set_up`.
+fn namespace(set_up: &str) -> Child {
+    let mut child = Command::new("unshare")
+        .args([
+            "--net",
+            "--mount",
+            "--kill-child",
+            "--fork",
+            "sh",
+            "-ec",
+            &format!("{set_up}\necho ready\nexec cat"),
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("unshare");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+/// The process inside `unshare --fork`.
+fn inner(child: &Child) -> u32 {
+    let path = format!("/proc/{0}/task/{0}/children", child.id());
+    std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+}
+
+impl Hosts {
+    /// Sets both up.
+    ///
+    /// # Panics
+    /// When a part of it fails.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "it starts processes")]
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let key = |name: &str| {
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+                .arg(at(name))
+                .status();
+            assert!(made.expect("openssh-client").success());
+            std::fs::read_to_string(at(&format!("{name}.pub"))).unwrap()
+        };
+        let (host_key, _) = (key("host"), std::fs::write(at("authorized"), key("user")).unwrap());
+        std::fs::write(at("known"), format!("peer {host_key}")).unwrap();
+        for side in ["here", "there", "scratch"] {
+            std::fs::create_dir(at(side)).unwrap();
+        }
+        let here = namespace("ip link set lo up");
+        let configuration = format!(
+            "Port 2222\nHostKey {host}\nAuthorizedKeysFile {authorized}\nPidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin \
+             prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nSetEnv PATH={there}:/usr/bin:/bin:/usr/sbin:/sbin TMPDIR={scratch}\n",
+            host = at("host").display(),
+            authorized = at("authorized").display(),
+            there = at("there").display(),
+            scratch = at("scratch").display()
+        );
+        std::fs::write(at("sshd_config"), configuration).unwrap();
+        // sshd asks for a directory of its own, which this namespace alone sees.
+        let there = namespace(&format!(
+            "ip link set lo up; ip link add to-here type veth peer name to-there netns {}; ip addr add 192.0.2.2/24 dev to-here\nip link set \
+             to-here up; mount -t tmpfs tmpfs /run; mkdir -m 755 /run/sshd; '{}' -f '{}' -E '{}'; until ss -Hltn | grep -q :2222; do sleep 0.02; done",
+            inner(&here),
+            SSHD,
+            at("sshd_config").display(),
+            at("sshd.log").display()
+        ));
+        let hosts = Self { here, there, folder };
+        let inside = format!("--net=/proc/{}/ns/net", inner(&hosts.here));
+        for line in ["ip addr add 192.0.2.1/24 dev to-there", "ip link set to-there up"] {
+            assert!(Command::new("nsenter").arg(&inside).args(line.split(' ')).status().unwrap().success());
+        }
+        let client = format!(
+            "Host peer\nUser root\nHostKeyAlias peer\nProxyCommand nsenter {inside} socat - TCP:192.0.2.2:2222\nIdentityFile {}\nIdentitiesOnly \
+             yes\nUserKnownHostsFile {}\nStrictHostKeyChecking yes\n",
+            hosts.at("user").display(),
+            hosts.at("known").display()
+        );
+        std::fs::write(hosts.at("ssh_config"), client).unwrap();
+        hosts
+    }
+
+    /// A file of the test's folder.
+    #[must_use]
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The file for `--ssh-config`.
+    #[must_use]
+    pub fn ssh_config(&self) -> PathBuf {
+        self.at("ssh_config")
+    }
+
+    /// This `ktsn` on the first host. It finds that host's programs first.
+    #[must_use]
+    pub fn ktsn(&self, path: &Path) -> Command {
+        let program = ktsn();
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", inner(&self.here)));
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let search = format!("{}:{}", self.at("here").display(), std::env::var("PATH").unwrap_or_default());
+        command.env("PATH", search).arg(path);
+        command
+    }
+
+    /// A command in the second host's network and file systems.
+    #[must_use]
+    pub fn there(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--mount", "--target", &inner(&self.there).to_string()]);
+        command
+    }
+
+    /// What commands have left on the other host.
+    ///
+    /// # Panics
+    /// When the folder is gone.
+    #[must_use]
+    pub fn left(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(self.at("scratch")).unwrap().flatten().map(|entry| entry.path()).collect()
+    }
+
+    /// A program of one side, which writes `text`.
+    pub fn program(&self, path: &str, text: &str) -> PathBuf {
+        self.script(path, &format!("cat <<'END'\n{text}\nEND"))
+    }
+
+    /// A program of one side.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn script(&self, path: &str, text: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = self.at(path);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for child in [&mut self.there, &mut self.here] {
+            // sshd is a daemon: it is found by its namespace.
+            let own = std::fs::read_link(format!("/proc/{}/ns/net", child.id())).ok();
+            let first = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id()))
+                .unwrap_or_default();
+            let net = std::fs::read_link(format!("/proc/{}/ns/net", first.trim())).ok().or(own);
+            for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+                if net.is_some() && std::fs::read_link(entry.path().join("ns/net")).ok() == net {
+                    let _ =
+                        Command::new("kill").args(["-KILL", &entry.file_name().to_string_lossy()]).status();
+                }
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The number of the process of ssh that carries the session, or the probe, of this `ktsn`.
+#[must_use]
+pub fn ssh_of(ktsn: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{ktsn}/task/{ktsn}/children")).ok()?;
+    children.split_whitespace().filter_map(|child| child.parse().ok()).find(|child: &u32| {
+        let line = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        line.starts_with(b"ssh\0") && line.windows(5).any(|word| word == b"guard")
+    })
+}
+
+/// `ktsn`, `ktsnd` and `libktsn.so` beside each other, as they are installed.
+pub struct Programs {
+    folder: tempfile::TempDir,
+}
+
+impl Programs {
+    /// Puts them together.
+    ///
+    /// # Panics
+    /// When they cannot be linked or copied.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "it builds programs")]
+    pub fn new() -> Self {
+        // A link needs no second copy of what a debug build is.
+        let together = tempfile::tempdir_in(folder()).unwrap();
+        for from in [folder().join("ktsn").as_path(), &folder().join("ktsnd"), hook::library()] {
+            let to = together.path().join(from.file_name().unwrap());
+            std::fs::hard_link(from, &to).or_else(|_| std::fs::copy(from, &to).map(drop)).unwrap();
+        }
+        Self { folder: together }
+    }
+
+    /// The command line.
+    #[must_use]
+    pub fn ktsn(&self) -> PathBuf {
+        self.folder.path().join("ktsn")
+    }
+}
