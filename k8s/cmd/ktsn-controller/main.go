@@ -20,12 +20,14 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/command"
 	"ktsn.io/ktsn/k8s/internal/controller"
-	"ktsn.io/ktsn/k8s/internal/kubeconf"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 	"ktsn.io/ktsn/k8s/internal/rollout"
 )
 
 const program = "ktsn-controller"
+
+// writesMax a second, for Streams and for all else: 2,000 new Nodes have their prefixes within a minute.
+const writesMax = 50
 
 const help = `ktsn-controller: KTSN's part of the whole cluster
 
@@ -96,11 +98,11 @@ func parse(arguments []string, environment func(string) string, output io.Writer
 }
 
 func run(ctx context.Context, c config) error {
-	kube, custom, err := kubeconf.Clients(c.kubeconfig, program)
+	kube, custom, err := controller.Clients(c.kubeconfig, program, writesMax)
 	if err != nil {
 		return err
 	}
-	_, slow, err := kubeconf.Clients(c.kubeconfig, program) // with a limit of its own
+	_, slow, err := controller.Clients(c.kubeconfig, program, writesMax) // with a limit of its own
 	if err != nil {
 		return err
 	}

@@ -11,23 +11,39 @@ import (
 	"ktsn.io/ktsn/k8s/internal/command"
 	"ktsn.io/ktsn/k8s/internal/kubeconf"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/nodeonce"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 )
 
 const program = "ktsn-node-agent"
 
 func main() {
+	if len(os.Args) > 1 && nodeonce.Verbs[os.Args[1]] != "" {
+		once(os.Args[1])
+		return
+	}
 	config, err := agent.Parse(os.Args[1:], os.Getenv, os.Stderr)
 	command.Begin(program, err)
 	command.Run(config.Log, func(ctx context.Context) error { return run(ctx, config) })
 }
 
-func run(ctx context.Context, config agent.Config) error {
-	kube, custom, err := kubeconf.Clients(config.Kubeconfig, program)
-	if err != nil {
-		return err
+// once does what `ktsn k8s` asks of this node, and ends.
+func once(verb string) {
+	config, err := nodeonce.Parse(verb, os.Args[2:], os.Getenv, os.Stderr)
+	command.Begin(program, err)
+	var lines []string
+	if verb == "probe" {
+		lines = nodeonce.Probe(config)
+	} else {
+		lines = nodeonce.Remove(context.Background(), config)
 	}
-	reviews, _, err := kubeconf.Clients(config.Kubeconfig, program) // with a limit of its own: others ask by it
+	if err := nodeonce.Say(lines, os.Stdout, nodeonce.Message); err != nil {
+		command.Begin(program, err)
+	}
+}
+
+func run(ctx context.Context, config agent.Config) error {
+	kube, reviews, custom, err := kubeconf.Agent(config.Kubeconfig, program)
 	if err != nil {
 		return err
 	}

@@ -61,13 +61,20 @@ func (l *loaded) render(values map[string]any) (string, error) {
 	}
 	sort.SliceStable(manifests, func(a, b int) bool { return order(manifests[a]) < order(manifests[b]) })
 	var text strings.Builder
-	for _, crd := range l.crds {
-		text.WriteString("---\n" + strings.Trim(crd, "\n-") + "\n")
-	}
+	text.WriteString(l.crdText())
 	for _, manifest := range manifests {
 		text.WriteString("---\n" + strings.TrimSpace(withoutLicence(manifest.Content)) + "\n")
 	}
 	return text.String(), nil
+}
+
+// crdText is how each rendering begins.
+func (l *loaded) crdText() string {
+	var text strings.Builder
+	for _, crd := range l.crds {
+		text.WriteString("---\n" + strings.Trim(crd, "\n-") + "\n")
+	}
+	return text.String()
 }
 
 // order keeps Helm's order of kinds and makes that of names certain.

@@ -3,19 +3,20 @@
 // Command check holds the deployment files against the API that they are written for, without a cluster.
 //
 // In: the Helm chart, the plain manifests, the samples. Out: one line for each fault and exit status 1: a chart that does
-// not render (with its defaults, and with other values), plain manifests that are not what the chart renders, a field or a
+// not render (with its defaults, and with the values in variants/), plain manifests that are not what the chart renders, a field or a
 // type that the Kubernetes API does not have, a field that must be there and is not, a resource of ours that its own CRD
 // refuses. With -write it writes the plain manifests again. It must never ask a cluster or a network.
 package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sort"
 	"strings"
+
+	"helm.sh/helm/v3/pkg/chartutil"
 )
 
 const plainHeader = `# SPDX-License-Identifier: Apache-2.0
@@ -23,11 +24,12 @@ const plainHeader = `# SPDX-License-Identifier: Apache-2.0
 # scripts/manifests.sh; never edited. kubectl apply --server-side -f ktsn.yaml
 `
 
-// variants are values beside the defaults: each names a branch of the templates.
-var variants = []map[string]any{
-	{"network": map[string]any{"cidrs": "10.99.0.0/16,fd99::/48", "uplink": "eth1"}},
-	{"ktsnd": map[string]any{"config": "[[port]]\ndevice = \"eth0\"\ncpu = 1\n"}, "nodeSelector": map[string]any{"tsn": "yes"}, "tolerations": []any{}},
-}
+const variantHeader = `# SPDX-License-Identifier: Apache-2.0
+# What Helm renders of the values beside it; ktsn k8s must render the same. Written by scripts/manifests.sh; never edited.
+`
+
+// valuesSuffix ends the names of values beside the defaults: each names a branch of the templates.
+const valuesSuffix = ".values.yaml"
 
 func main() {
 	write := flag.Bool("write", false, "write the plain manifests again")
@@ -55,27 +57,41 @@ func run(folder string, write bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain := filepath.Join(folder, "manifests/ktsn.yaml")
-	wanted := []byte(plainHeader + rendered)
-	if write {
-		return nil, os.WriteFile(plain, wanted, 0o644)
-	}
-	var faults []string
-	if found, err := os.ReadFile(plain); err != nil || !bytes.Equal(found, wanted) {
-		faults = append(faults, plain+": is not what the chart renders; scripts/manifests.sh write")
-	}
 	known, err := newSchemas(chart.crds)
 	if err != nil {
 		return nil, err
 	}
+	plain := filepath.Join(folder, "manifests/ktsn.yaml")
+	faults, err := kept(plain, plainHeader+rendered, write)
+	if err != nil {
+		return nil, err
+	}
 	faults = append(faults, known.check("chart, defaults", rendered)...)
-	for index, values := range variants {
+	variants, err := filepath.Glob(filepath.Join(folder, "check/variants/*"+valuesSuffix))
+	if err != nil || len(variants) == 0 {
+		return nil, fmt.Errorf("%s/check/variants: no variants: %w", folder, err)
+	}
+	for _, variant := range variants {
+		values, err := chartutil.ReadValuesFile(variant)
+		if err != nil {
+			return nil, err
+		}
 		text, err := chart.render(values)
 		if err != nil {
-			faults = append(faults, fmt.Sprintf("chart, variant %d: %v", index+1, err))
+			faults = append(faults, fmt.Sprintf("%s: %v", variant, err))
 			continue
 		}
-		faults = append(faults, known.check(fmt.Sprintf("chart, variant %d", index+1), text)...)
+		faults = append(faults, known.check(variant, text)...)
+		// The CRDs are the same in each.
+		own := text[len(chart.crdText()):]
+		found, err := kept(strings.TrimSuffix(variant, valuesSuffix)+".yaml", variantHeader+own, write)
+		if err != nil {
+			return nil, err
+		}
+		faults = append(faults, found...)
+	}
+	if write {
+		return nil, nil
 	}
 	samples, err := filepath.Glob(filepath.Join(folder, "samples/*.yaml"))
 	if err != nil {
@@ -93,6 +109,17 @@ func run(folder string, write bool) ([]string, error) {
 		faults = append(faults, known.check(sample, string(text))...)
 	}
 	return faults, nil
+}
+
+// kept holds a file against what it must be, or writes it.
+func kept(path, wanted string, write bool) ([]string, error) {
+	if write {
+		return nil, os.WriteFile(path, []byte(wanted), 0o644)
+	}
+	if found, err := os.ReadFile(path); err != nil || string(found) != wanted {
+		return []string{path + ": is not what the chart renders; scripts/manifests.sh write"}, nil
+	}
+	return nil, nil
 }
 
 // documents splits YAML into its documents, those without content left out.

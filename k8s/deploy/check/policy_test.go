@@ -23,12 +23,17 @@ const owned = `{"metadata":{"name":"kn1","ownerReferences":[{"apiVersion":"v1","
 
 // policyOf is an admission policy as the chart renders it.
 func policyOf(t *testing.T, name string) *admission.ValidatingAdmissionPolicy {
+	return policyWith(t, name, nil)
+}
+
+// policyWith is the same with values.
+func policyWith(t *testing.T, name string, values map[string]any) *admission.ValidatingAdmissionPolicy {
 	t.Helper()
 	chart, err := loadChart("../helm/ktsn")
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := chart.render(nil)
+	text, err := chart.render(values)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,6 +144,43 @@ func TestAnAgentIsConfinedToItsNode(t *testing.T) {
 		input := map[string]any{"request": map[string]any{"name": "kn1", "userInfo": user}, "object": object, "oldObject": old}
 		if got := admits(t, policy, input); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// With the real-time check an agent also changes the annotations of that, and without it not.
+func TestAnAgentAnswersRealTimeChecksWhereTheyAreOn(t *testing.T) {
+	const before = `{"metadata":{"name":"kn1","annotations":{"ktsn.io/rt-check":"now","example.org/x":"y"}},"spec":{}}`
+	on := map[string]any{"agent": map[string]any{"rtCheck": map[string]any{"enabled": true}}}
+	for _, c := range []struct {
+		name, node, change string
+		off, on            bool
+	}{
+		{"the answer", "kn1", `{"metadata":{"annotations":{"ktsn.io/rt-verdict":"{}","ktsn.io/rt-check":null}}}`, false, true},
+		{"another's answer", "kn2", `{"metadata":{"annotations":{"ktsn.io/rt-verdict":"{}"}}}`, false, false},
+		{"an annotation of others", "kn1", `{"metadata":{"annotations":{"example.org/x":null}}}`, false, false},
+		{"its report", "kn1", `{"metadata":{"annotations":{"ktsn.io/stream-status":"{}"}}}`, true, true},
+	} {
+		for values, want := range map[*map[string]any]bool{nil: c.off, &on: c.on} {
+			var old, object, change map[string]any
+			for _, read := range []struct {
+				text string
+				into *map[string]any
+			}{{before, &old}, {before, &object}, {c.change, &change}} {
+				if err := json.Unmarshal([]byte(read.text), read.into); err != nil {
+					t.Fatal(err)
+				}
+			}
+			merge(object, change)
+			user := map[string]any{"username": agentUser, "extra": map[string]any{"authentication.kubernetes.io/node-name": []any{c.node}}}
+			input := map[string]any{"request": map[string]any{"name": "kn1", "userInfo": user}, "object": object, "oldObject": old}
+			policy := policyOf(t, "ktsn-node-agent")
+			if values != nil {
+				policy = policyWith(t, "ktsn-node-agent", *values)
+			}
+			if got := admits(t, policy, input); got != want {
+				t.Errorf("%s, on %v: %v", c.name, values != nil, got)
+			}
 		}
 	}
 }

@@ -17,13 +17,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	networking "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	networklisters "k8s.io/client-go/listers/networking/v1"
 	"k8s.io/client-go/tools/cache"
@@ -31,6 +27,7 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/deviceplugin"
 	"ktsn.io/ktsn/k8s/internal/install"
+	"ktsn.io/ktsn/k8s/internal/kube"
 	"ktsn.io/ktsn/k8s/internal/metrics"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
@@ -54,8 +51,8 @@ const (
 // Agent is one running agent.
 type Agent struct {
 	config    Config
-	kube      kubernetes.Interface
-	reviews   kubernetes.Interface
+	kube      kube.API
+	reviews   kube.Reviews
 	dynamic   dynamic.Interface
 	daemon    nodeapi.NodeClient
 	plugin    *deviceplugin.Plugin
@@ -84,7 +81,7 @@ type Agent struct {
 
 // New makes an agent. `reviews` is for the questions of --secure-listen alone, `network` is nil without an overlay, `custom` without
 // GateSchedules.
-func New(config Config, kube, reviews kubernetes.Interface, custom dynamic.Interface, daemon nodeapi.NodeClient, network *overlaynet.Network) *Agent {
+func New(config Config, api kube.API, reviews kube.Reviews, custom dynamic.Interface, daemon nodeapi.NodeClient, network *overlaynet.Network) *Agent {
 	installer := install.New(install.Config{
 		From: config.InstallFrom, Version: nodeapi.Version, LibDir: config.LibDir, CNIBinDir: config.CNIBinDir,
 		CNIConf: config.CNIConf, CNIConfDir: config.CNIConfDir, Log: config.Log,
@@ -96,7 +93,7 @@ func New(config Config, kube, reviews kubernetes.Interface, custom dynamic.Inter
 		Log: config.Log,
 	}, installer)
 	a := &Agent{
-		config: config, kube: kube, reviews: reviews, dynamic: custom, daemon: daemon, plugin: plugin, installer: installer, network: network,
+		config: config, kube: api, reviews: reviews, dynamic: custom, daemon: daemon, plugin: plugin, installer: installer, network: network,
 		parts:          newParts(partAPI, partDaemon, partPlugin, partInstall, partPolicy, partRestrict),
 		overlayChanged: make(chan struct{}, 1), policyChanged: make(chan struct{}, 1), restrictChanged: make(chan struct{}, 1),
 		patience: podwatch.NewPatience(unloadedAfter), others: newOtherPolicies(), beats: newBeats(),
@@ -124,8 +121,8 @@ func New(config Config, kube, reviews kubernetes.Interface, custom dynamic.Inter
 		}
 	}
 	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: kube.CoreV1().Events("")})
-	a.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "ktsn-node-agent", Host: config.NodeName})
+	broadcaster.StartRecordingToSink(api)
+	a.events = broadcaster.NewRecorder(kube.Scheme, corev1.EventSource{Component: "ktsn-node-agent", Host: config.NodeName})
 	return a
 }
 
@@ -148,7 +145,7 @@ func (a *Agent) Run(ctx context.Context) error {
 				a.config.Log.Error("device plugin", "error", err)
 			}
 		},
-		a.healthLoop, a.installLoop, a.overlayLoop, a.watchLoop, a.policyLoop, a.restrictLoop, a.podLoop, a.scheduleLoop, a.streamLoop,
+		a.healthLoop, a.installLoop, a.overlayLoop, a.watchLoop, a.policyLoop, a.restrictLoop, a.podLoop, a.scheduleLoop, a.streamLoop, a.rtCheckLoop,
 	} {
 		group.Add(1)
 		go func() {
@@ -162,20 +159,21 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // informers follow Nodes, this node's Pods and all NetworkPolicies.
 func (a *Agent) informers(ctx context.Context) {
-	all := informers.NewSharedInformerFactoryWithOptions(a.kube, 0, informers.WithTransform(slim(a.config.NodeName)))
-	here := informers.NewSharedInformerFactoryWithOptions(a.kube, 0, informers.WithTransform(slim(a.config.NodeName)),
-		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
-			options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", a.config.NodeName).String()
-		}))
-	nodes, policies, pods := all.Core().V1().Nodes(), all.Networking().V1().NetworkPolicies(), here.Core().V1().Pods()
-	a.nodes, a.policies, a.pods = nodes.Lister(), policies.Lister(), pods.Lister()
+	transform, everything := slim(a.config.NodeName), fields.Everything()
+	nodes := kube.Informer(a.kube.Source("nodes", everything), &corev1.Node{}, transform)
+	policies := kube.Informer(a.kube.Source("networkpolicies", everything), &networking.NetworkPolicy{}, transform)
+	here := fields.OneTermEqualSelector("spec.nodeName", a.config.NodeName)
+	pods := kube.Informer(a.kube.Source("pods", here), &corev1.Pod{}, transform)
+	a.nodes, a.policies = corelisters.NewNodeLister(nodes.GetIndexer()), networklisters.NewNetworkPolicyLister(policies.GetIndexer())
+	a.pods = corelisters.NewPodLister(pods.GetIndexer())
 	synced := []cache.InformerSynced{
-		Notify(nodes.Informer(), func() { poke(a.overlayChanged) }), Notify(policies.Informer(), func() { poke(a.policyChanged) }),
-		Notify(pods.Informer(), func() { poke(a.policyChanged) }),
+		Notify(nodes, func() { poke(a.overlayChanged) }), Notify(policies, func() { poke(a.policyChanged) }),
+		Notify(pods, func() { poke(a.policyChanged) }),
 	}
 	a.parts.set(partAPI, fmt.Errorf("no answer of the API server to list and watch yet"))
-	all.Start(ctx.Done())
-	here.Start(ctx.Done())
+	for _, informer := range []cache.SharedIndexInformer{nodes, policies, pods} {
+		go informer.Run(ctx.Done())
+	}
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), synced...) {
 			a.parts.set(partAPI, nil)

@@ -28,6 +28,7 @@ import (
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/kube/kubetest"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
@@ -168,7 +169,7 @@ func newBench(t *testing.T, change func(*Config), network *overlaynet.Network, o
 	}
 	kube := fake.NewClientset(objects...)
 	d := &daemon{schedule: &nodeapi.ScheduleState{}, policies: map[string]*nodeapi.AttachmentPolicy{}, missing: map[string]bool{}}
-	return &bench{New(config, kube, kube, nil, d, network), t, d, kube}
+	return &bench{New(config, kubetest.Of(kube), kubetest.Of(kube), nil, d, network), t, d, kube}
 }
 
 func (b *bench) start() {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -42,6 +43,12 @@ type Config struct {
 	CNIConfDir  string
 	CNIStateDir string
 
+	// RTCheck: requests for a real-time check are answered, by RTProgram in RTDir for RTDuration.
+	RTCheck    bool
+	RTProgram  string
+	RTDir      string
+	RTDuration time.Duration
+
 	Listen       string
 	SecureListen string
 	TLSCert      string
@@ -59,6 +66,8 @@ Examples:
   ktsn-node-agent --node-name $(hostname) --kubeconfig /etc/kubernetes/kubelet.conf --tsn-cidr 10.99.0.0/16
   ktsn-node-agent --capacity 16 --overlay=false             # in a pod; NODE_NAME by the downward API
   ktsn-node-agent --uplink eth1 --tsn-cidr 10.99.0.0/16,fd99::/48 --vxlan-vni 1588
+
+ktsn-node-agent probe and ktsn-node-agent remove look at a node and clear it, once: ktsn k8s runs them.
 
 Flags:
 `
@@ -92,6 +101,10 @@ func Parse(arguments []string, environment func(string) string, output io.Writer
 	set.StringVar(&c.CNIConf, "cni-conf", "", "CNI configuration `FILE` to copy to the node; empty: none")
 	set.StringVar(&c.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "`directory` of CNI configurations on the node")
 	set.StringVar(&c.CNIStateDir, "cni-state-dir", "/var/lib/cni/ktsn", "`directory` of tsn-cni's states")
+	set.BoolVar(&c.RTCheck, "rt-check", false, "measure wake-up latencies when this Node's annotation ktsn.io/rt-check=now asks for it; the probe goes before all other threads, 100 times a second")
+	set.DurationVar(&c.RTDuration, "rt-check-duration", 10*time.Second, "how long a check measures")
+	set.StringVar(&c.RTDir, "rt-check-dir", "/var/lib/ktsn/rt-check", "`directory` for a check's files, 512 MiB free; it is removed before and after")
+	set.StringVar(&c.RTProgram, "rt-check-program", "ktsn", "the program ktsn, which needs cyclictest")
 	set.StringVar(&c.Listen, "listen", "127.0.0.1:9187", "`address` of /metrics, /readyz and /livez without TLS, for this node alone; empty: none")
 	set.StringVar(&c.SecureListen, "secure-listen", "", "`address` of the same by TLS, /metrics for users who may get it (RBAC, nonResourceURLs); empty: none")
 	set.StringVar(&c.TLSCert, "tls-cert", "", "certificate `FILE` (PEM) of --secure-listen, read again when it changes; empty: one that signs itself")
@@ -128,6 +141,8 @@ func (c *Config) check(capacity, cidrs string) (err error) {
 		{c.HealthGrace < 0 || c.HealthGrace > time.Hour, fmt.Sprintf("--health-grace: found %s, expected 0s to 1h", c.HealthGrace)},
 		{c.ClientPolicy != "" && c.ClientPolicy != "kernel" && c.ClientPolicy != "strict", fmt.Sprintf("--client-policy: found %q, expected kernel or strict", c.ClientPolicy)},
 		{c.ClientReceive != "" && c.ClientReceive != "kernel" && c.ClientReceive != "expect", fmt.Sprintf("--client-receive: found %q, expected kernel or expect", c.ClientReceive)},
+		{c.RTDuration < time.Second || c.RTDuration > 10*time.Minute, fmt.Sprintf("--rt-check-duration: found %s, expected 1s to 10m", c.RTDuration)},
+		{!filepath.IsAbs(c.RTDir) || filepath.Base(c.RTDir) != "rt-check", fmt.Sprintf("--rt-check-dir: found %q, expected an absolute path that ends with /rt-check: it is removed", c.RTDir)},
 		{(c.TLSCert == "") != (c.TLSKey == ""), "--tls-cert, --tls-key: one is missing: give both, or none for a certificate that signs itself"},
 		{!strings.Contains(c.Resource, "/") || strings.Count(c.Resource, "/") > 1, fmt.Sprintf("--resource: found %q, expected a name with a domain as in ktsn.io/tsn", c.Resource)},
 	} {

@@ -15,7 +15,6 @@ import (
 	authentication "k8s.io/api/authentication/v1"
 	authorization "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
 
 	"ktsn.io/ktsn/k8s/internal/guard"
@@ -32,7 +31,7 @@ func TestTheAgentListensOnLoopback(t *testing.T) {
 // At the address that others reach, metrics are for users that the API server allows, and faults have no text.
 func TestTheListenerForOthersIsGuarded(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Overlay, c.SecureListen = false, "127.0.0.1:0" }, nil, node("kn1", "192.0.2.1", nil, 0))
-	reviews := b.reviews.(*fake.Clientset)
+	reviews := b.kube
 	reviews.PrependReactor("create", "tokenreviews", func(action ktesting.Action) (bool, runtime.Object, error) {
 		review := action.(ktesting.CreateAction).GetObject().(*authentication.TokenReview)
 		review.Status.Authenticated, review.Status.User.Username = review.Spec.Token != "nobody", review.Spec.Token

@@ -17,11 +17,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
+	"ktsn.io/ktsn/k8s/internal/kube"
 	"ktsn.io/ktsn/k8s/internal/policyfile"
 )
 
@@ -68,7 +67,7 @@ func newOtherPolicies() *otherPolicies {
 }
 
 // run follows what there is until the context ends.
-func (o *otherPolicies) run(ctx context.Context, known discovery.DiscoveryInterface, client dynamic.Interface, log *slog.Logger, changed func()) {
+func (o *otherPolicies) run(ctx context.Context, known kube.Discovery, client dynamic.Interface, log *slog.Logger, changed func()) {
 	every(ctx, always(kindsEvery), nil, func(ctx context.Context) {
 		kinds, err := findKinds(known)
 		if err != nil {
@@ -81,7 +80,7 @@ func (o *otherPolicies) run(ctx context.Context, known discovery.DiscoveryInterf
 }
 
 // findKinds asks which of the known kinds the cluster has.
-func findKinds(known discovery.DiscoveryInterface) ([]schema.GroupVersionResource, error) {
+func findKinds(known kube.Discovery) ([]schema.GroupVersionResource, error) {
 	groups, err := known.ServerGroups()
 	if err != nil {
 		return nil, err
@@ -167,8 +166,7 @@ func (o *otherPolicies) isReplaced(kind schema.GroupVersionResource) bool {
 
 func (o *otherPolicies) begin(ctx context.Context, kind schema.GroupVersionResource, client dynamic.Interface, changed func()) *otherKind {
 	ctx, stop := context.WithCancel(ctx)
-	factory := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
-	one := &otherKind{informer: factory.ForResource(kind).Informer(), stop: stop}
+	one := &otherKind{informer: kube.Custom(client, kind, nil), stop: stop}
 	set := func(err error) {
 		o.mutex.Lock()
 		one.failed = err
@@ -200,7 +198,7 @@ func (o *otherPolicies) begin(ctx context.Context, kind schema.GroupVersionResou
 		panic(err) // only of an informer that has started
 	}
 	one.synced = registration.HasSynced
-	factory.Start(ctx.Done())
+	go one.informer.Run(ctx.Done())
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), one.synced) {
 			set(nil)

@@ -24,6 +24,7 @@ import (
 	ktesting "k8s.io/client-go/testing"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/kube/kubetest"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/policyfile"
 )
@@ -167,7 +168,7 @@ func (b *bench) withKinds(policies ...runtime.Object) (letThrough func(), client
 		<-waiting.Done()
 		return false, nil, nil
 	})
-	b.Agent = New(b.config, b.kube, b.kube, client, b.daemon, nil)
+	b.Agent = New(b.config, kubetest.Of(b.kube), kubetest.Of(b.kube), client, b.daemon, nil)
 	b.start()
 	b.t.Cleanup(cancel) // before the agent's end
 	return sync.OnceFunc(cancel), client

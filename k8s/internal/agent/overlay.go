@@ -13,9 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 
 	"ktsn.io/ktsn/k8s/internal/nodefile"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
@@ -238,7 +236,7 @@ func (a *Agent) annotate(ctx context.Context, node *corev1.Node, name, text stri
 	}
 	ctx, cancel := context.WithTimeout(ctx, patchMax)
 	defer cancel()
-	if _, err := a.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if err := a.kube.PatchNode(ctx, node.Name, patch); err != nil {
 		return fmt.Errorf("annotation %s: %w", name, err)
 	}
 	return nil

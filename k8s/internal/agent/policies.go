@@ -28,7 +28,7 @@ const (
 // It never waits for ktsnd: ADD waits for this file.
 func (a *Agent) policyLoop(ctx context.Context) {
 	if a.dynamic != nil {
-		go a.others.run(ctx, a.kube.Discovery(), a.dynamic, a.config.Log, func() { poke(a.policyChanged) })
+		go a.others.run(ctx, a.kube, a.dynamic, a.config.Log, func() { poke(a.policyChanged) })
 	}
 	var written policyfile.File
 	a.every(ctx, partPolicy, always(policyEvery), a.policyChanged, func(ctx context.Context) {

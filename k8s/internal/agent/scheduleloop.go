@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/kube"
 	"ktsn.io/ktsn/k8s/internal/rollout"
 	"ktsn.io/ktsn/k8s/internal/stream"
 )
@@ -48,7 +48,7 @@ func (a *Agent) scheduleLoop(ctx context.Context) {
 		return
 	}
 	changed := make(chan struct{}, 1)
-	informer, synced := Follow(ctx, a.dynamic, v1alpha1.GateSchedules, func() { poke(changed) })
+	informer, synced := Follow(ctx, a.dynamic, v1alpha1.GateSchedules, nil, func() { poke(changed) })
 	if !cache.WaitForCacheSync(ctx.Done(), synced) {
 		return
 	}
@@ -67,10 +67,15 @@ func (a *Agent) scheduleLoop(ctx context.Context) {
 
 // Notify calls `changed` after each change of an object, except where a Node has only got a new report.
 func Notify(informer cache.SharedIndexInformer, changed func()) cache.InformerSynced {
+	return NotifyUnless(informer, changed, stream.OnlyReported)
+}
+
+// NotifyUnless calls `changed` after each change of an object, except an update that is `alike`.
+func NotifyUnless(informer cache.SharedIndexInformer, changed func(), alike func(before, after any) bool) cache.InformerSynced {
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
 		UpdateFunc: func(before, after any) {
-			if !stream.OnlyReported(before, after) {
+			if !alike(before, after) {
 				changed()
 			}
 		},
@@ -81,12 +86,13 @@ func Notify(informer cache.SharedIndexInformer, changed func()) cache.InformerSy
 	return registration.HasSynced
 }
 
-// Follow starts an informer of one of KTSN's resources, which calls `changed` after each change.
-func Follow(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, changed func()) (cache.SharedIndexInformer, cache.InformerSynced) {
-	factory := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
-	informer := factory.ForResource(resource).Informer()
+// Follow starts an informer of one of KTSN's resources, which calls `changed` after each change. Its store has what `transform` makes of the
+// objects; nil: the objects.
+func Follow(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, transform cache.TransformFunc,
+	changed func()) (cache.SharedIndexInformer, cache.InformerSynced) {
+	informer := kube.Custom(client, resource, transform)
 	synced := Notify(informer, changed)
-	factory.Start(ctx.Done())
+	go informer.Run(ctx.Done())
 	return informer, synced
 }
 

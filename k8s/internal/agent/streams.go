@@ -39,7 +39,7 @@ func (a *Agent) streamLoop(ctx context.Context) {
 		return
 	}
 	said := &saidOfStreams{}
-	informer, synced := Follow(ctx, a.dynamic, v1alpha1.Streams, func() {})
+	informer, synced := Follow(ctx, a.dynamic, v1alpha1.Streams, nil, func() {})
 	if !cache.WaitForCacheSync(ctx.Done(), synced) {
 		return
 	}

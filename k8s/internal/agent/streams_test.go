@@ -134,7 +134,7 @@ func TestTheAnnotationFollowsAndStaysWhileTheDaemonIsAway(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	b.informers(ctx)
-	informer, synced := Follow(ctx, b.dynamic, v1alpha1.Streams, func() {})
+	informer, synced := Follow(ctx, b.dynamic, v1alpha1.Streams, nil, func() {})
 	b.eventually("all is seen", func() bool { return synced() && b.parts.get(partAPI) == nil })
 	said := &saidOfStreams{}
 	look := func() error { return b.reportStreams(ctx, informer.GetStore(), said) }

@@ -73,6 +73,7 @@ func (c *Controller) assign(ctx context.Context, nodes []*corev1.Node) error {
 		}
 	}
 	c.assigned = waiting
+	c.isUnder = c.isUnder || len(waiting) > 0
 	var faults []error
 	for _, node := range oldestFirst(nodes) {
 		// Its kubelet writes its addresses: what one node says keeps no other from its prefixes.
@@ -87,6 +88,7 @@ func (c *Controller) assign(ctx context.Context, nodes []*corev1.Node) error {
 			break // no other would get one either
 		}
 		used = append(used, prefixes...)
+		c.isUnder = true
 	}
 	return errors.Join(append(faults, c.separate(ctx, FindDoubled(nodes), used))...)
 }

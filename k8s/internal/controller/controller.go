@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,6 +38,8 @@ import (
 const (
 	// lookEvery bounds how late a deadline is seen.
 	lookEvery = 250 * time.Millisecond
+	// restEvery is how often all is looked at while nothing changes and nothing is on its way.
+	restEvery = 5 * time.Second
 	writeMax  = 10 * time.Second
 )
 
@@ -63,6 +66,11 @@ type Controller struct {
 
 	nodes corelisters.NodeLister
 	store cache.Store
+	facts nodeFacts
+
+	isDirty atomic.Bool // what Streams are judged by has changed since the last look
+	isMoved atomic.Bool // Nodes or GateSchedules have changed since the last Reconcile, other than in reports of talkers
+	isUnder bool        // a rollout is under way, or something was written that was not seen again yet
 
 	mutex  sync.Mutex
 	faults map[string]error     // by part
@@ -95,14 +103,22 @@ func New(kube kubernetes.Interface, custom, slow dynamic.Interface, config Confi
 }
 
 // Follow starts the informers, also while another one leads, and waits until all was seen once.
-func (c *Controller) Follow(ctx context.Context, changed func()) bool {
+func (c *Controller) Follow(ctx context.Context, signal func()) bool {
+	changed := func() {
+		c.isMoved.Store(true)
+		signal()
+	}
 	factory := informers.NewSharedInformerFactory(c.kube, 0)
 	nodes := factory.Core().V1().Nodes()
 	c.nodes = nodes.Lister()
+	if err := nodes.Informer().SetTransform(slim); err != nil {
+		panic(err) // only of an informer that has begun
+	}
 	nodesSynced := agent.Notify(nodes.Informer(), changed)
+	agent.NotifyUnless(nodes.Informer(), c.dirty, isJudgedAlike)
 	factory.Start(ctx.Done())
 	c.services = c.serviceRanges(ctx)
-	informer, synced := agent.Follow(ctx, c.dynamic, v1alpha1.GateSchedules, changed)
+	informer, synced := agent.Follow(ctx, c.dynamic, v1alpha1.GateSchedules, nil, func() { changed(); c.dirty() })
 	c.store = informer.GetStore()
 	if !cache.WaitForCacheSync(ctx.Done(), nodesSynced, synced) {
 		return false
@@ -126,8 +142,14 @@ func (c *Controller) Lead(ctx context.Context, signal <-chan struct{}) {
 	}()
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
+	var rested time.Time
 	for {
-		c.set(partSchedules, c.Reconcile(ctx))
+		if c.isMoved.Swap(false) || c.isUnder || time.Since(rested) >= restEvery {
+			err := c.Reconcile(ctx)
+			c.isUnder = c.isUnder || err != nil
+			c.set(partSchedules, err)
+			rested = time.Now()
+		}
 		c.look(partSchedules, time.Now())
 		select {
 		case <-ctx.Done():
@@ -181,6 +203,7 @@ func (c *Controller) Reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.isUnder = false
 	return errors.Join(
 		c.metrics.timed(partPrefixes, func() error { return c.assign(ctx, nodes) }),
 		c.metrics.timed(partSchedules, func() error { return c.schedules(ctx, nodes) }),
@@ -221,16 +244,18 @@ func (c *Controller) schedules(ctx context.Context, nodes []*corev1.Node) error 
 	phases := map[string]int{}
 	// The oldest first: of two new ones for the same uplink the older one is begun.
 	slices.SortFunc(all, v1alpha1.ByAge)
-	seen := nodesOf(nodes)
+	seen := c.nodesOf(nodes)
 	for _, schedule := range all {
 		next := c.rollouts.Next(schedule, all, seen, c.now())
 		phases[next.Phase]++
+		c.isUnder = c.isUnder || next.Phase != v1alpha1.PhaseApplied
 		if equality.Semantic.DeepEqual(next, schedule.Status) {
 			continue
 		}
 		if next.Phase != schedule.Status.Phase {
 			c.log.Info("gate schedule", "name", schedule.Name, "phase", next.Phase, "message", next.Message)
 		}
+		c.isUnder = true
 		schedule.Status = next
 		object, err := schedule.ToUnstructured()
 		if err != nil {
@@ -246,12 +271,13 @@ func (c *Controller) schedules(ctx context.Context, nodes []*corev1.Node) error 
 	return errors.Join(faults...)
 }
 
-func nodesOf(nodes []*corev1.Node) []rollout.Node {
+func (c *Controller) nodesOf(nodes []*corev1.Node) []rollout.Node {
+	c.facts.forget(nodes)
 	found := make([]rollout.Node, 0, len(nodes))
 	for _, node := range nodes {
 		if node.DeletionTimestamp == nil {
 			found = append(found, rollout.Node{
-				Name: node.Name, Labels: node.Labels, Answers: rollout.ParseAnswers(node.Annotations[rollout.Annotation]),
+				Name: node.Name, Labels: node.Labels, Answers: c.facts.of(node).answers,
 			})
 		}
 	}

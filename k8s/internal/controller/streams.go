@@ -7,7 +7,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,17 +26,16 @@ import (
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
 	"ktsn.io/ktsn/k8s/internal/agent"
-	"ktsn.io/ktsn/k8s/internal/overlaynet"
-	"ktsn.io/ktsn/k8s/internal/rollout"
 	"ktsn.io/ktsn/k8s/internal/stream"
 )
 
 const (
 	streamsEvery = time.Second
-	// countersEvery bounds how often a status is written for new counters alone; decisions are written at once.
+	// countersEvery bounds how often a status is written for new counters alone; decisions are written at once. It is also how long a look is
+	// left out where nothing has changed: places of streams without pods end by the clock.
 	countersEvery = 10 * time.Second
-	// streamWritesMax of one look: the API server has others to serve.
-	streamWritesMax = 5
+	// decisionsMax and countersMax of one look, and how many writes are on their way at once: the API server has others to serve.
+	decisionsMax, countersMax, writesAtOnce = 40, 5, 10
 	// resourceEvery is how often a cluster without Streams is asked for them.
 	resourceEvery = 30 * time.Second
 )
@@ -43,7 +45,16 @@ type streamWork struct {
 	store cache.Store
 	pods  corelisters.PodLister
 	memo  *stream.Memo
-	tried map[types.UID]time.Time // when a status was written last, or not taken
+	tried map[types.UID]attempt // the last one, of a Stream's status
+
+	looked time.Time // when all was looked at last, and what was wrong then
+	fault  error
+}
+
+// attempt to write a status; the API server may not have taken it.
+type attempt struct {
+	at         time.Time
+	generation int64 // of the Stream
 }
 
 // LeadStreams decides about Streams until the context ends. It has a loop and a client of its own: many Streams must not make a
@@ -78,9 +89,10 @@ func (c *Controller) followStreams(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(slim))
 	pods := factory.Core().V1().Pods()
 	work := &streamWork{pods: pods.Lister(), memo: stream.NewMemo()}
+	agent.NotifyUnless(pods.Informer(), c.dirty, isJudgedAlike)
 	podsSynced := pods.Informer().HasSynced
 	factory.Start(ctx.Done())
-	informer, synced := agent.Follow(ctx, c.slow, v1alpha1.Streams, func() {})
+	informer, synced := agent.Follow(ctx, c.slow, v1alpha1.Streams, v1alpha1.Typed, c.dirty)
 	work.store = informer.GetStore()
 	if !cache.WaitForCacheSync(ctx.Done(), podsSynced, synced) {
 		return ctx.Err()
@@ -98,27 +110,61 @@ func (c *Controller) sayNoStreams(err error) {
 	c.log.Log(context.Background(), level, "Streams cannot be listed: none is decided about", "error", err)
 }
 
-// slim keeps of a Pod what makes it a talker.
+// slim keeps of a Pod what makes it a talker, and of a Node what is looked at: a Node's list of images alone has some kilobytes.
 func slim(object any) (any, error) {
-	if pod, is := object.(*corev1.Pod); is {
-		pod.ManagedFields, pod.Annotations = nil, nil
-		pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}
-		pod.Status = corev1.PodStatus{Phase: pod.Status.Phase}
+	switch one := object.(type) {
+	case *corev1.Pod:
+		one.ManagedFields, one.Annotations = nil, nil
+		one.Spec = corev1.PodSpec{NodeName: one.Spec.NodeName}
+		one.Status = corev1.PodStatus{Phase: one.Status.Phase}
+	case *corev1.Node:
+		one.ManagedFields = nil
+		one.Status = corev1.NodeStatus{Addresses: one.Status.Addresses, Conditions: one.Status.Conditions}
 	}
 	return object, nil
 }
 
+// dirty makes the next look at Streams one at all of them.
+func (c *Controller) dirty() { c.isDirty.Store(true) }
+
+// isJudgedAlike is true when an update of a Node or a Pod, as `slim` keeps them, changes nothing that Streams are judged by. A kubelet says
+// every few minutes that its Node is well.
+func isJudgedAlike(before, after any) bool {
+	switch is := after.(type) {
+	case *corev1.Node:
+		was, isNode := before.(*corev1.Node)
+		return isNode && isAway(was) == isAway(is) && maps.Equal(was.Annotations, is.Annotations)
+	case *corev1.Pod:
+		was, isPod := before.(*corev1.Pod)
+		return isPod && was.UID == is.UID && was.Spec.NodeName == is.Spec.NodeName && was.Status.Phase == is.Status.Phase &&
+			maps.Equal(was.Labels, is.Labels)
+	}
+	return false
+}
+
 // Streams looks at all Streams once.
 func (c *Controller) Streams(ctx context.Context) error {
+	now := c.now()
+	if !c.isDirty.Swap(false) && now.Sub(c.work.looked) < countersEvery {
+		return c.work.fault
+	}
+	err := c.lookAtStreams(ctx, now)
+	c.work.looked, c.work.fault = now, err
+	if err != nil {
+		c.dirty()
+	}
+	return err
+}
+
+func (c *Controller) lookAtStreams(ctx context.Context, now time.Time) error {
 	world, faults, err := c.world()
 	if err != nil {
 		return err
 	}
-	now := c.now()
 	next := world.Decide(now)
 	var changed []*v1alpha1.Stream
 	counts := map[string]int{}
-	tried, isDecision := map[types.UID]time.Time{}, map[types.UID]bool{}
+	tried, urgency := map[types.UID]attempt{}, map[types.UID]int{}
 	for _, one := range world.Streams {
 		status := next[one.UID]
 		counts[stateOf(status)]++
@@ -126,8 +172,8 @@ func (c *Controller) Streams(ctx context.Context) error {
 		if equality.Semantic.DeepEqual(status, one.Status) {
 			continue
 		}
-		isDecision[one.UID] = !equality.Semantic.DeepEqual(decision(status), decision(one.Status))
-		if !isDecision[one.UID] && now.Sub(tried[one.UID]) < countersEvery {
+		urgency[one.UID] = urgencyOf(one, status, tried[one.UID])
+		if urgency[one.UID] == counters && now.Sub(tried[one.UID].at) < countersEvery {
 			continue
 		}
 		copied := *one
@@ -135,18 +181,60 @@ func (c *Controller) Streams(ctx context.Context) error {
 		changed = append(changed, &copied)
 	}
 	counted(c.metrics.streams, []string{"accepted", "refused", "waiting"}, counts)
-	// Decisions before counters. Each object gets its turn, also when writes of others fail.
+	// Each object gets its turn, also when writes of others fail.
 	slices.SortStableFunc(changed, func(a, b *v1alpha1.Stream) int {
-		if isDecision[a.UID] != isDecision[b.UID] {
-			return map[bool]int{true: -1, false: 1}[isDecision[a.UID]]
-		}
-		return cmp.Or(tried[a.UID].Compare(tried[b.UID]), v1alpha1.CompareStreams(a, b))
+		return cmp.Or(urgency[a.UID]-urgency[b.UID], tried[a.UID].at.Compare(tried[b.UID].at), v1alpha1.CompareStreams(a, b))
 	})
-	for _, one := range changed[:min(len(changed), streamWritesMax)] {
-		faults = append(faults, c.writeStream(ctx, one))
-		tried[one.UID] = now
+	decisions := slices.IndexFunc(changed, func(one *v1alpha1.Stream) bool { return urgency[one.UID] == counters })
+	if decisions < 0 {
+		decisions = len(changed)
+	}
+	written := changed[:min(decisions, decisionsMax)]
+	if decisions < decisionsMax {
+		written = changed[:min(len(changed), max(decisions, countersMax))]
+	}
+	for _, one := range written {
+		tried[one.UID] = attempt{now, one.Generation}
 	}
 	c.work.tried = tried
+	if len(written) < len(changed) {
+		c.dirty()
+	}
+	return errors.Join(append(faults, c.writeStreams(ctx, written))...)
+}
+
+// What a status is written for, the most urgent first: a user waits for the verdict about what was applied; what follows from pods that come
+// and go can be more than is written, and then is late.
+const (
+	verdict = iota
+	otherDecision
+	counters
+)
+
+// urgencyOf a status. A verdict that was not taken once waits with the others: it must not keep them waiting for ever.
+func urgencyOf(one *v1alpha1.Stream, next v1alpha1.StreamStatus, last attempt) int {
+	switch {
+	case one.Status.ObservedGeneration != one.Generation && last.generation != one.Generation:
+		return verdict
+	case !equality.Semantic.DeepEqual(decision(next), decision(one.Status)):
+		return otherDecision
+	}
+	return counters
+}
+
+// writeStreams writes some at once: an API server far away must not make a thousand new Streams wait for each other.
+func (c *Controller) writeStreams(ctx context.Context, all []*v1alpha1.Stream) error {
+	faults := make([]error, len(all))
+	var next atomic.Int64
+	var group sync.WaitGroup
+	for range min(writesAtOnce, len(all)) {
+		group.Go(func() {
+			for at := int(next.Add(1)) - 1; at < len(all); at = int(next.Add(1)) - 1 {
+				faults[at] = c.writeStream(ctx, all[at])
+			}
+		})
+	}
+	group.Wait()
 	return errors.Join(faults...)
 }
 
@@ -209,10 +297,9 @@ func (c *Controller) world() (*stream.World, []error, error) {
 		return nil, nil, err
 	}
 	for _, node := range nodes {
-		prefixes, _ := overlaynet.ParsePrefixes("", node.Annotations[overlaynet.AnnotationPrefixes]) // its agent says what is wrong
+		fact := c.facts.of(node)
 		world.Nodes = append(world.Nodes, stream.Node{
-			Name: node.Name, IsAway: isAway(node), Prefixes: prefixes, Report: stream.ParseReport(node.Annotations[stream.Annotation]),
-			Answers: rollout.ParseAnswers(node.Annotations[rollout.Annotation]),
+			Name: node.Name, IsAway: isAway(node), Prefixes: fact.prefixes, Report: fact.report, Answers: fact.answers,
 		})
 	}
 	pods, err := c.work.pods.List(labels.Everything())

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
@@ -293,60 +294,6 @@ func TestOfTwoControllersOneStreamStatusCounts(t *testing.T) {
 	}
 }
 
-// ManyStreams are s00, s01, …, each to a port of its own.
-func manyStreams(t *testing.T, count int) []runtime.Object {
-	t.Helper()
-	var objects []runtime.Object
-	for index := range count {
-		one := streamObject(t, fmt.Sprintf("s%02d", index))
-		if err := unstructured.SetNestedField(one.Object, int64(5000+index), "spec", "data-frame-specification", "destination-port"); err != nil {
-			t.Fatal(err)
-		}
-		objects = append(objects, one)
-	}
-	return objects
-}
-
-// One look writes few; decisions go first, then whose counters are the oldest, so that all have their turn.
-func TestWritesAreFewAndAllHaveTheirTurn(t *testing.T) {
-	objects := manyStreams(t, 4*streamWritesMax)
-	b := newStreamBench(t, objects...)
-	for round := range 4 {
-		b.look()
-		if count := b.writes(); count != (round+1)*streamWritesMax {
-			t.Fatalf("round %d: %d writes", round, count)
-		}
-		for _, object := range objects {
-			b.seen(object.(*unstructured.Unstructured).GetName())
-		}
-	}
-	for _, object := range objects {
-		if name := object.(*unstructured.Unstructured).GetName(); b.status(name).StatusInfo.TalkerStatus != v1alpha1.TalkerReady {
-			t.Errorf("%s: %+v", name, b.status(name))
-		}
-	}
-}
-
-// Streams whose write is refused each time, or whose decision changes each time, keep no other from its turn.
-func TestWhoIsRefusedHoldsNobodyUp(t *testing.T) {
-	objects := manyStreams(t, 2*streamWritesMax)
-	b := newStreamBench(t, objects...)
-	b.dynamic.PrependReactor("update", "streams", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		name := action.(clienttesting.UpdateAction).GetObject().(*unstructured.Unstructured).GetName()
-		return name < fmt.Sprintf("s%02d", streamWritesMax), nil, errors.New("too large")
-	})
-	for range 3 {
-		_ = b.Streams(context.Background())
-		b.clock = b.clock.Add(time.Second)
-	}
-	for index := range 2 * streamWritesMax {
-		name := fmt.Sprintf("s%02d", index)
-		if isWritten := b.status(name).StatusInfo.TalkerStatus != ""; isWritten != (index >= streamWritesMax) {
-			t.Errorf("%s: written %v", name, isWritten)
-		}
-	}
-}
-
 // A cluster whose CRDs are older has no Streams: GateSchedules go on, nothing is a fault.
 func TestWithoutTheResourceNothingIsWrong(t *testing.T) {
 	b := newBench(t, node("a", time.Hour, nil))
@@ -419,4 +366,71 @@ func TestMetricsAreAsPrometheusWantsThem(t *testing.T) {
 	if err := testutil.GatherAndCompare(b.Registry(), strings.NewReader(want), "ktsn_controller_gate_schedules", "ktsn_controller_reconcile_errors_total"); err != nil {
 		t.Error(err)
 	}
+}
+
+// Where nothing has changed no look is made, but one in a while: places of streams without pods end by the clock.
+func TestNothingNewIsNotLookedAt(t *testing.T) {
+	b := newStreamBench(t, streamObject(t, "s"))
+	b.look()
+	b.seen("s")
+	b.look()
+	counted := &countedStore{Store: b.work.store}
+	b.work.store = counted
+	b.look()
+	if counted.lists != 0 {
+		t.Errorf("%d looks at nothing new", counted.lists)
+	}
+	b.clock = b.clock.Add(countersEvery)
+	b.look()
+	b.dirty()
+	b.look()
+	if counted.lists != 2 {
+		t.Errorf("%d looks, expected one by the clock and one for a change", counted.lists)
+	}
+}
+
+type countedStore struct {
+	cache.Store
+	lists int
+}
+
+func (c *countedStore) List() []any {
+	c.lists++
+	return c.Store.List()
+}
+
+func TestWhatChangesNoJudgement(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1", Annotations: map[string]string{"x": "1"}}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "1", Labels: map[string]string{"app": "x"}}, Spec: corev1.PodSpec{NodeName: "a"}}
+	for name, c := range map[string]struct {
+		after any
+		want  bool
+	}{
+		"a Node's beat": {changed(node, func(n *corev1.Node) {
+			n.ResourceVersion = "2"
+			n.Status.Conditions[0].LastHeartbeatTime = metav1.Now()
+		}), true},
+		"an annotation": {changed(node, func(n *corev1.Node) { n.Annotations["x"] = "2" }), false},
+		"away":          {changed(node, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }), false},
+		"a pod's beat":  {changed(pod, func(p *corev1.Pod) { p.ResourceVersion = "2" }), true},
+		"another pod":   {changed(pod, func(p *corev1.Pod) { p.UID = "2" }), false},
+		"a label":       {changed(pod, func(p *corev1.Pod) { p.Labels["app"] = "y" }), false},
+		"an end":        {changed(pod, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), false},
+		"on a node":     {changed(pod, func(p *corev1.Pod) { p.Spec.NodeName = "b" }), false},
+	} {
+		before := any(node)
+		if _, isPod := c.after.(*corev1.Pod); isPod {
+			before = pod
+		}
+		if got := isJudgedAlike(before, c.after); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func changed[T interface{ DeepCopy() T }](object T, change func(T)) T {
+	copied := object.DeepCopy()
+	change(copied)
+	return copied
 }

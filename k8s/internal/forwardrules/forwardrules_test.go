@@ -45,6 +45,19 @@ func (k *kernel) run(_ context.Context, program string, arguments ...string) (st
 		k.chains[name] = nil
 	case "-A":
 		k.chains[name] = append(rules, "-A "+strings.Join(words[1:], " "))
+	case "-D":
+		at := slices.Index(rules, "-A "+strings.Join(words[1:], " "))
+		if at < 0 {
+			return "", errors.New("no such rule")
+		}
+		k.chains[name] = slices.Delete(rules, at, at+1)
+	case "-F":
+		k.chains[name] = nil
+	case "-X":
+		if len(rules) > 0 {
+			return "", errors.New("not empty")
+		}
+		delete(k.chains, name)
 	default:
 		return "", fmt.Errorf("unexpected: %v", arguments)
 	}
@@ -107,5 +120,21 @@ func TestOnlyARefusedChangeIsAnError(t *testing.T) {
 		if err := rules.Ensure(context.Background()); err != nil {
 			t.Errorf("%q: %v", policy, err)
 		}
+	}
+}
+
+func TestRemovalLeavesOtherRules(t *testing.T) {
+	other := "-A FORWARD -s 10.99.1.7/32 -j DROP"
+	k := &kernel{policy: "DROP", chains: map[string][]string{"FORWARD": {other}}}
+	rules := &Rules{device: "ktsn.1", run: k.run, read: func(string) ([]byte, error) { return nil, os.ErrNotExist }}
+	if removed, err := rules.Remove(context.Background()); removed || err != nil {
+		t.Fatalf("nothing was there: %v %v", removed, err)
+	}
+	ensure(t, k)
+	if removed, err := rules.Remove(context.Background()); !removed || err != nil {
+		t.Fatalf("%v %v", removed, err)
+	}
+	if _, is := k.chains[chain]; is || !slices.Equal(k.chains["FORWARD"], []string{other}) {
+		t.Errorf("%+v", k.chains)
 	}
 }

@@ -22,8 +22,8 @@ import (
 
 	authentication "k8s.io/api/authentication/v1"
 	authorization "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+
+	"ktsn.io/ktsn/k8s/internal/kube"
 )
 
 const (
@@ -47,7 +47,7 @@ var (
 
 // Guard judges requests.
 type Guard struct {
-	kube kubernetes.Interface
+	kube kube.Reviews
 	log  *slog.Logger
 	now  func() time.Time
 
@@ -67,8 +67,8 @@ type answer struct {
 }
 
 // New makes a guard. `kube` is a client for nothing else: any host that reaches the port can use up its limit.
-func New(kube kubernetes.Interface, log *slog.Logger) *Guard {
-	return &Guard{kube: kube, log: log, now: time.Now, kept: map[question]answer{}, asking: map[string]bool{}}
+func New(reviews kube.Reviews, log *slog.Logger) *Guard {
+	return &Guard{kube: reviews, log: log, now: time.Now, kept: map[question]answer{}, asking: map[string]bool{}}
 }
 
 // Wrap guards a handler.
@@ -145,8 +145,7 @@ func (g *Guard) judge(ctx context.Context, address, token, path string) error {
 }
 
 func (g *Guard) ask(ctx context.Context, token, path string) error {
-	review, err := g.kube.AuthenticationV1().TokenReviews().Create(ctx,
-		&authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	review, err := g.kube.ReviewToken(ctx, &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}})
 	if err != nil {
 		return fmt.Errorf("TokenReview: %w", err)
 	}
@@ -158,12 +157,12 @@ func (g *Guard) ask(ctx context.Context, token, path string) error {
 	for key, values := range user.Extra {
 		extra[key] = authorization.ExtraValue(values)
 	}
-	access, err := g.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorization.SubjectAccessReview{
+	access, err := g.kube.ReviewAccess(ctx, &authorization.SubjectAccessReview{
 		Spec: authorization.SubjectAccessReviewSpec{
 			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 			NonResourceAttributes: &authorization.NonResourceAttributes{Path: path, Verb: "get"},
 		},
-	}, metav1.CreateOptions{})
+	})
 	if err != nil {
 		return fmt.Errorf("SubjectAccessReview: %w", err)
 	}

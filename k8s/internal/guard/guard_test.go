@@ -25,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
+
+	"ktsn.io/ktsn/k8s/internal/kube/kubetest"
 )
 
 // reviewer is an API server that knows two tokens: "prometheus" may get /metrics, "other" may not.
@@ -61,7 +63,9 @@ func newReviewer() *reviewer {
 	return r
 }
 
-func newGuard(r *reviewer) *Guard { return New(r, slog.New(slog.DiscardHandler)) }
+func newGuard(r *reviewer) *Guard {
+	return New(kubetest.Of(r.Clientset), slog.New(slog.DiscardHandler))
+}
 
 func status(handler http.Handler, method, path, authorization, from string) int {
 	request := httptest.NewRequest(method, path, nil)

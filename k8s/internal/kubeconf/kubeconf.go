@@ -7,29 +7,38 @@ import (
 	"fmt"
 
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"ktsn.io/ktsn/k8s/internal/kube"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
-// Clients of the API server that the file names, or (empty) of the pod's own: for Kubernetes' resources, and for KTSN's.
-func Clients(file, program string) (kubernetes.Interface, dynamic.Interface, error) {
+// Agent is what the node agent asks with: two clients for Kubernetes' resources, with a limit each, and one for KTSN's. The limits are
+// client-go's own, 5 questions a second.
+func Agent(file, program string) (own, reviews kube.API, custom dynamic.Interface, err error) {
+	config, err := Load(file, program)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	for _, into := range []*kube.API{&own, &reviews} {
+		if *into, err = kube.New(config); err != nil {
+			return nil, nil, nil, fmt.Errorf("kubeconfig: %w", err)
+		}
+	}
+	if custom, err = dynamic.NewForConfig(config); err != nil {
+		return nil, nil, nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return own, reviews, custom, nil
+}
+
+// Load finds the API server that the file names, or (empty) the pod's own.
+func Load(file, program string) (*rest.Config, error) {
 	config, err := load(file)
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		config.UserAgent = program + "/" + nodeapi.Version
 	}
-	config.UserAgent = program + "/" + nodeapi.Version
-	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	custom, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	return kube, custom, nil
+	return config, err
 }
 
 func load(file string) (*rest.Config, error) {

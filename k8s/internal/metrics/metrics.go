@@ -13,10 +13,12 @@ import (
 	"strconv"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
+	"ktsn.io/ktsn/k8s/internal/rtcheck"
 )
 
 // scrapeMax is how long ktsnd has to answer. What it said holds for keptFor: it has one thread for such questions, which also attaches
@@ -25,11 +27,6 @@ const (
 	scrapeMax = 2 * time.Second
 	keptFor   = time.Second
 )
-
-// errorBounds of the transmit error, in seconds: a microsecond is what a shared uplink promises.
-var errorBounds = []float64{
-	250e-9, 500e-9, 1e-6, 2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 10e-3, 100e-3,
-}
 
 // Agent is what the agent says of itself.
 type Agent struct {
@@ -41,6 +38,8 @@ type Agent struct {
 	Conflicts int
 	// Unloaded counts containers with a slot where no program of the pod uses KTSN.
 	Unloaded int
+	// RTCheck is the result of the last real-time check; nil: none was made.
+	RTCheck *rtcheck.Result
 	// Faults are what the agent is not ready for, by part.
 	Faults map[string]string
 }
@@ -62,83 +61,72 @@ func New(daemon nodeapi.NodeClient, agent func() Agent) *Collector {
 }
 
 var (
-	port       = []string{"port"}
-	portClass  = []string{"port", "class"}
-	portReason = []string{"port", "reason"}
-	attachment = []string{"attachment"}
-	withReason = []string{"attachment", "reason"}
-
-	threadDevice = []string{"thread", "device"}
-)
-
-var descriptions []*prometheus.Desc
-
-func desc(name, help string, labels []string) *prometheus.Desc {
-	made := prometheus.NewDesc("ktsn_"+name, help, labels, nil)
-	descriptions = append(descriptions, made)
-	return made
-}
-
-var (
-	up            = desc("up", "1: ktsnd answers.", nil)
-	clockSynced   = desc("clock_synchronised", "1: the kernel's clock is synchronised; transmit times mean something.", nil)
-	taiOffset     = desc("clock_tai_offset_seconds", "TAI less UTC as the kernel has it; 0 is wrong.", nil)
-	serving       = desc("healthy", "1: ktsnd answers, takes frames, and none of its threads is stuck.", nil)
-	threadStuck   = desc("thread_stuck", "1: this thread of ktsnd is stuck.", threadDevice)
-	threadSilent  = desc("thread_silent_seconds", "How long this thread of ktsnd has not answered; 0 = it has.", threadDevice)
-	clockGood     = desc("clock_good", "1: the clock is good, as the ports' unsynchronised sees it.", []string{"source"})
-	clockChanges  = desc("clock_transitions_total", "Times that the clock went from good to not good or back.", nil)
-	clockSteps    = desc("clock_steps_total", "Times that the clock was set.", nil)
-	clockHeld     = desc("clock_held_ports", "Ports whose frames wait for the clock, or are dropped, now.", nil)
-	warnings      = desc("warnings", "Warnings of ktsnd at this moment; ktsn status shows them.", nil)
-	attachments   = desc("attachments", "Pod interfaces attached.", nil)
-	clients       = desc("clients", "Processes of an attachment that use KTSN now.", attachment)
-	taken         = desc("frames_taken_total", "Frames taken over from programs.", attachment)
-	sent          = desc("frames_sent_total", "Frames sent.", attachment)
-	sentOctets    = desc("sent_octets_total", "Octets sent, without FCS.", attachment)
-	late          = desc("frames_late_total", "Frames whose transmit time had passed when the program sent them.", attachment)
-	overrun       = desc("frames_overrun_total", "Frames sent more than 1 µs after their transmit time as the worker came late.", attachment)
-	waited        = desc("frames_waited_total", "Frames whose transmit time had passed while the program waited for a slot of its ring.", attachment)
-	ringFull      = desc("sends_ring_full_total", "Sends that failed with EAGAIN as their socket had no slot left in its ring.", attachment)
-	dropped       = desc("frames_dropped_total", "Frames dropped, by reason.", withReason)
-	deferred      = desc("frames_deferred_total", "Of the frames sent, those that left by a thread that is not real-time.", attachment)
-	deferredLost  = desc("frames_deferred_failed_total", "Of the frames sent, those that the device did not take from that thread.", attachment)
-	deferredFor   = desc("deferred_seconds", "How long frames have left by a thread that is not real-time; 0 = they leave by the worker.", attachment)
-	deferredTook  = desc("deferred_hand_over_seconds", "Longest hand-over of the last minute, while frames are deferred.", attachment)
-	bypassed      = desc("datagrams_bypassed_total", "Datagrams left to the kernel, by reason.", withReason)
-	transmitError = desc("transmit_error_seconds", "From the transmit time to the hand-over to the port.", attachment)
-	ingressTaken  = desc("ingress_frames_taken_total", "Frames that took the ingress fast path into the pod.", attachment)
-	ingressLeft   = desc("ingress_frames_left_total", "Frames for the pod that were left to the kernel, by reason.", withReason)
-	expected      = desc("receive_expected_total", "Waits for an arrival that was predicted, as the programs report it.", attachment)
-	hit           = desc("receive_hit_total", "Expected arrivals that came while the thread was awake for them.", attachment)
-	early         = desc("receive_early_total", "Expected arrivals that came before the thread was awake for them.", attachment)
-	missed        = desc("receive_missed_total", "Expected arrivals that did not come in their window.", attachment)
-	receiveSpun   = desc("receive_spun_seconds_total", "Time that threads spun for expected arrivals.", attachment)
-	receivers     = desc("receive_processes", "Processes that may spin for expected arrivals now.", attachment)
-	receiveCPUs   = desc("receive_granted_cpus", "CPUs that these processes together may spin.", attachment)
-	portUp        = desc("port_up", "1: the link is up.", port)
-	portSpeed     = desc("port_link_speed_octets_per_second", "Link speed in octets; 0 = unknown.", port)
-	portFrames    = desc("port_frames_total", "Frames handed over, by traffic class.", portClass)
-	portOverrun   = desc("port_transmission_overrun_total", "Hand-overs that ended after their window, by traffic class.", portClass)
-	portRefused   = desc("port_refused_total", "Times that the port did not take a frame, by reason.", portReason)
-	portRetried   = desc("port_retried_total", "Frames that the port took when they were tried again.", port)
-	portHandOver  = desc("port_hand_over_seconds", "From kick to wire, 99.9 % of the last thousand frames or so.", port)
-	workerWakeUps = desc("worker_wake_ups_total", "Times that the worker woke up.", port)
-	workerSpin    = desc("worker_spin_seconds_total", "Time that the worker spent spinning.", port)
-	workerRests   = desc("worker_cpu_budget_spent_total", "Rests of the worker, as it had used its share of the CPU.", port)
-	workerSteps   = desc("worker_clock_steps_total", "Steps of the clock that the worker saw.", port)
-	workerBugs    = desc("worker_bugs_total", "Faults of ktsnd itself: report them.", port)
-	capacity      = desc("slots", "Slots of ktsn.io/tsn that this node offers.", nil)
-	healthy       = desc("slots_healthy", "1: the slots can be used.", nil)
-	nodes         = desc("overlay_nodes", "Other nodes of the TSN network.", nil)
-	conflicts     = desc("overlay_conflicts", "Claims of nodes that were refused; the agent's log names them.", nil)
-	unloaded      = desc("containers_without_library", "Containers with a slot in whose pod no program uses KTSN.", nil)
-	notReady      = desc("agent_not_ready", "1: this part of the agent is not ready; /readyz says why.", []string{"part"})
+	up            = desc("up")
+	clockSynced   = desc("clock_synchronised")
+	taiOffset     = desc("clock_tai_offset_seconds")
+	serving       = desc("healthy")
+	threadStuck   = desc("thread_stuck")
+	threadSilent  = desc("thread_silent_seconds")
+	clockGood     = desc("clock_good")
+	clockChanges  = desc("clock_transitions_total")
+	clockSteps    = desc("clock_steps_total")
+	clockHeld     = desc("clock_held_ports")
+	warnings      = desc("warnings")
+	attachments   = desc("attachments")
+	clients       = desc("clients")
+	taken         = desc("frames_taken_total")
+	sent          = desc("frames_sent_total")
+	sentOctets    = desc("sent_octets_total")
+	late          = desc("frames_late_total")
+	overrun       = desc("frames_overrun_total")
+	waited        = desc("frames_waited_total")
+	ringFull      = desc("sends_ring_full_total")
+	dropped       = desc("frames_dropped_total")
+	refused       = desc("clients_refused_total")
+	deferred      = desc("frames_deferred_total")
+	deferredLost  = desc("frames_deferred_failed_total")
+	deferredFor   = desc("deferred_seconds")
+	deferredTook  = desc("deferred_hand_over_seconds")
+	bypassed      = desc("datagrams_bypassed_total")
+	transmitError = desc("transmit_error_seconds")
+	captureLag    = desc("capture_lag_seconds")
+	ingressTaken  = desc("ingress_frames_taken_total")
+	ingressLeft   = desc("ingress_frames_left_total")
+	expected      = desc("receive_expected_total")
+	hit           = desc("receive_hit_total")
+	early         = desc("receive_early_total")
+	missed        = desc("receive_missed_total")
+	receiveSpun   = desc("receive_spun_seconds_total")
+	receivers     = desc("receive_processes")
+	receiveCPUs   = desc("receive_granted_cpus")
+	portUp        = desc("port_up")
+	portSpeed     = desc("port_link_speed_octets_per_second")
+	portFrames    = desc("port_frames_total")
+	portOverrun   = desc("port_transmission_overrun_total")
+	portRefused   = desc("port_refused_total")
+	portRetried   = desc("port_retried_total")
+	portHandOver  = desc("port_hand_over_seconds")
+	workerWakeUps = desc("worker_wake_ups_total")
+	workerSpin    = desc("worker_spin_seconds_total")
+	workerRests   = desc("worker_cpu_budget_spent_total")
+	workerSteps   = desc("worker_clock_steps_total")
+	workerBugs    = desc("worker_bugs_total")
+	capacity      = desc("slots")
+	healthy       = desc("slots_healthy")
+	nodes         = desc("overlay_nodes")
+	conflicts     = desc("overlay_conflicts")
+	unloaded      = desc("containers_without_library")
+	notReady      = desc("agent_not_ready")
+	rtAt          = desc("rt_check_timestamp_seconds")
+	rtFailed      = desc("rt_check_failed")
+	rtMax         = desc("rt_check_latency_max_seconds")
+	rtVerdict     = desc("rt_check_verdict")
+	rtMargin      = desc("rt_check_margin_ratio")
 )
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
-	for _, description := range descriptions {
+	for _, description := range described {
 		to <- description
 	}
 }
@@ -162,6 +150,13 @@ func (o *out) seconds(d *prometheus.Desc, nanos uint64, labels ...string) {
 func (o *out) reasons(d *prometheus.Desc, counts map[string]uint64, name string) {
 	for reason, count := range counts {
 		o.counter(d, count, name, reason)
+	}
+}
+
+// histogram shows a distribution of nanoseconds in seconds. One that cannot be read is left out.
+func (o *out) histogram(d *prometheus.Desc, of *nodeapi.Histogram, name string) {
+	if found, err := decode(of.GetHdrV2(), names.bounds); err == nil {
+		o.metrics = append(o.metrics, prometheus.MustNewConstHistogram(d, found.count, found.sum, found.buckets, name))
 	}
 }
 
@@ -238,6 +233,7 @@ func (o *out) ofAgent(agent Agent) {
 	o.gauge(nodes, float64(agent.Nodes))
 	o.gauge(conflicts, float64(agent.Conflicts))
 	o.gauge(unloaded, float64(agent.Unloaded))
+	o.ofRTCheck(agent.RTCheck)
 	parts := make([]string, 0, len(agent.Faults))
 	for part := range agent.Faults {
 		parts = append(parts, part)
@@ -245,6 +241,28 @@ func (o *out) ofAgent(agent Agent) {
 	sort.Strings(parts)
 	for _, part := range parts {
 		o.gauge(notReady, 1, part)
+	}
+}
+
+// ofRTCheck shows the last check. One without a verdict has no figures.
+func (o *out) ofRTCheck(result *rtcheck.Result) {
+	if result == nil {
+		return
+	}
+	o.gauge(rtAt, float64(result.At.Unix()))
+	o.gauge(rtFailed, flag(result.Error != ""))
+	if result.Error != "" {
+		return
+	}
+	o.gauge(rtMax, float64(result.MaxNs)/1e9)
+	seen := map[string]bool{}
+	for _, service := range result.Services {
+		// An annotation is anyone's who may change Nodes: a second figure of one name would spoil the scrape.
+		if rank := rtcheck.Rank(service.Verdict); rank >= 0 && !seen[service.Service] && utf8.ValidString(service.Service) {
+			seen[service.Service] = true
+			o.gauge(rtVerdict, float64(rank), service.Service)
+			o.gauge(rtMargin, service.Margin, service.Service)
+		}
 	}
 }
 
@@ -278,6 +296,7 @@ func (o *out) ofAttachment(one *nodeapi.AttachmentStatistics) {
 	}
 	o.reasons(dropped, one.GetDropped(), name)
 	o.reasons(bypassed, one.GetBypassed(), name)
+	o.reasons(refused, one.GetClientsRefused(), name)
 	if ingress := one.GetIngress(); ingress != nil {
 		o.counter(ingressTaken, ingress.GetTaken(), name)
 		o.reasons(ingressLeft, ingress.GetLeft(), name)
@@ -292,8 +311,9 @@ func (o *out) ofAttachment(one *nodeapi.AttachmentStatistics) {
 		o.gauge(receivers, float64(receive.GetProcesses()), name)
 		o.gauge(receiveCPUs, float64(receive.GetGrantedPermille())/1e3, name)
 	}
-	if found, err := decode(one.GetTransmitError().GetHdrV2(), errorBounds); err == nil {
-		o.metrics = append(o.metrics, prometheus.MustNewConstHistogram(transmitError, found.count, found.sum, found.buckets, name))
+	o.histogram(transmitError, one.GetTransmitError(), name)
+	if lag := one.GetCaptureLag(); lag.GetCount() > 0 {
+		o.histogram(captureLag, lag, name)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestAHistogramIsRead(t *testing.T) {
 	if sum := 3*500e-9 + 2*2000e-9 + 4048.5e-9; found.count != 6 || found.sum < sum*0.9999 || found.sum > sum*1.0001 {
 		t.Errorf("%d, %g", found.count, found.sum)
 	}
-	if empty, err := decode(nil, errorBounds); err != nil || empty.count != 0 || len(empty.buckets) != len(errorBounds) {
+	if empty, err := decode(nil, names.bounds); err != nil || empty.count != 0 || len(empty.buckets) != len(names.bounds) {
 		t.Errorf("empty: %+v, %v", empty, err)
 	}
 }
@@ -71,7 +71,7 @@ func TestBadHistogramsAreRefused(t *testing.T) {
 		"cut off": append(change(7, 4), 0x80), "no digits": change(15, 0), "many digits": change(15, 9), "lowest 0": change(16, make([]byte, 8)...),
 		"endless": encode(-indexMax, -1), "beyond": encode(-indexMax - 1),
 	} {
-		if found, err := decode(data, errorBounds); err == nil {
+		if found, err := decode(data, names.bounds); err == nil {
 			t.Errorf("%s: %+v", name, found)
 		}
 	}
@@ -80,7 +80,7 @@ func TestBadHistogramsAreRefused(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add(encode(-500, 3, -1499, 2))
 	f.Add(encode(1<<62, -3, 7))
-	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = decode(data, errorBounds) })
+	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = decode(data, names.bounds) })
 }
 
 // daemon answers with what it holds.
@@ -117,8 +117,10 @@ func (daemon) Statistics(context.Context, *nodeapi.StatisticsRequest, ...grpc.Ca
 		Attachments: []*nodeapi.AttachmentStatistics{{
 			Name: "c1/net1", Taken: 11, Sent: 10, SentOctets: 640, Late: 1, Overrun: 2, Waited: 3, RingFull: 4,
 			Dropped: map[string]uint64{"missed": 1}, Bypassed: map[string]uint64{"no_txtime": 4},
-			TransmitError: &nodeapi.Histogram{HdrV2: encode(-700, 10)},
-			Ingress:       &nodeapi.IngressStatistics{Taken: 5, Left: map[string]uint64{"fragment": 1}},
+			ClientsRefused: map[string]uint64{"clients_max": 1},
+			TransmitError:  &nodeapi.Histogram{HdrV2: encode(-700, 10), Count: 10},
+			CaptureLag:     &nodeapi.Histogram{HdrV2: encode(-900, 2), Count: 2},
+			Ingress:        &nodeapi.IngressStatistics{Taken: 5, Left: map[string]uint64{"fragment": 1}},
 			Receive: &nodeapi.ReceiveStatistics{
 				Counts:    &nodeapi.ReceiveCounts{Expected: 100, Hit: 90, Early: 7, Missed: 3, SpunNs: 2_500_000_000},
 				Processes: 2, GrantedPermille: 150,
@@ -153,7 +155,7 @@ ktsn_frames_deferred_total{attachment="c1/net1"} 6
 # HELP ktsn_frames_dropped_total Frames dropped, by reason.
 # TYPE ktsn_frames_dropped_total counter
 ktsn_frames_dropped_total{attachment="c1/net1",reason="missed"} 1
-# HELP ktsn_frames_waited_total Frames whose transmit time had passed while the program waited for a slot of its ring.
+# HELP ktsn_frames_waited_total Frames that the program sent after their transmit time, as it had waited for a slot of its ring.
 # TYPE ktsn_frames_waited_total counter
 ktsn_frames_waited_total{attachment="c1/net1"} 3
 # HELP ktsn_port_frames_total Frames handed over, by traffic class.
@@ -229,7 +231,7 @@ func TestAStuckThreadIsShown(t *testing.T) {
 # HELP ktsn_clock_good 1: the clock is good, as the ports' unsynchronised sees it.
 # TYPE ktsn_clock_good gauge
 ktsn_clock_good{source="kernel"} 0
-# HELP ktsn_clock_held_ports Ports whose frames wait for the clock, or are dropped, now.
+# HELP ktsn_clock_held_ports Ports with frames that wait for the clock, or are dropped, now.
 # TYPE ktsn_clock_held_ports gauge
 ktsn_clock_held_ports 1
 # HELP ktsn_frames_dropped_total Frames dropped, by reason.

@@ -42,8 +42,7 @@ type World struct {
 	// Memo of earlier decisions; nil: none.
 	Memo *Memo
 
-	nodes   map[string]*Node
-	talkers map[talkerKey][]TalkerReport
+	*index
 }
 
 type talkerKey struct{ node, namespace, pod string }
@@ -78,7 +77,13 @@ type ledger struct {
 // Decide makes the next status of every stream, by the object's UID. Streams are looked at in order (rank, age, name); one that is
 // refused on any node takes no room on the others.
 func (w *World) Decide(now time.Time) map[types.UID]v1alpha1.StreamStatus {
-	w.index()
+	w.Schedules = slices.Clone(w.Schedules)
+	slices.SortFunc(w.Schedules, v1alpha1.ByAge)
+	if w.Memo == nil {
+		w.Memo = NewMemo()
+	}
+	w.Memo.turn()
+	w.index = indexOf(w)
 	streams := slices.Clone(w.Streams)
 	slices.SortFunc(streams, v1alpha1.CompareStreams)
 	book := &ledger{ports: map[portKey]*held{}, sent: map[sent]string{}, booked: map[bookKey]booking{}, left: map[types.UID][]*Node{}, now: now}
@@ -99,24 +104,6 @@ func (w *World) Decide(now time.Time) map[types.UID]v1alpha1.StreamStatus {
 		statuses[stream.UID] = status(stream, all[index], now)
 	}
 	return statuses
-}
-
-func (w *World) index() {
-	w.Schedules = slices.Clone(w.Schedules)
-	slices.SortFunc(w.Schedules, v1alpha1.ByAge)
-	if w.Memo == nil {
-		w.Memo = NewMemo()
-	}
-	w.Memo.turn()
-	w.nodes, w.talkers = map[string]*Node{}, map[talkerKey][]TalkerReport{}
-	for index := range w.Nodes {
-		node := &w.Nodes[index]
-		w.nodes[node.Name] = node
-		for _, one := range node.Report.Talkers {
-			key := talkerKey{node.Name, one.Namespace, one.Pod}
-			w.talkers[key] = append(w.talkers[key], one)
-		}
-	}
 }
 
 // accept books a stream on all its nodes, or says where it does not fit.

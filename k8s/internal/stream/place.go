@@ -60,9 +60,8 @@ func (p *place) refuse(reason string, code int32, format string, arguments ...an
 // places of a stream: all nodes on which pods of its namespace are its talkers.
 func (w *World) places(stream *v1alpha1.Stream) []*place {
 	byNode := map[string]*place{}
-	for index := range w.Pods {
-		pod := &w.Pods[index]
-		if pod.Namespace != stream.Namespace || !stream.Spec.Talker.Selects(pod.Labels) {
+	for _, pod := range w.candidates(stream) {
+		if !stream.Spec.Talker.Selects(pod.Labels) {
 			continue
 		}
 		node := w.nodes[pod.Node]
@@ -149,7 +148,7 @@ func (w *World) route(p *place) {
 	inside := slices.ContainsFunc(w.CIDRs, func(cidr netip.Prefix) bool { return cidr.Contains(destination) })
 	if inside {
 		p.isLocal = contains(p.node.Prefixes, destination)
-		if !p.isLocal && !slices.ContainsFunc(w.Nodes, func(n Node) bool { return contains(n.Prefixes, destination) }) {
+		if !p.isLocal && !w.isRouted(destination) {
 			p.refuse("NoRoute", 0, "destination-ip-address: found %s, but no Node's prefixes (ktsn.io/tsn-prefixes) have it", destination)
 		}
 	}
@@ -189,12 +188,8 @@ func (w *World) gates(p *place) {
 	if p.isLocal {
 		return
 	}
-	for _, schedule := range w.Schedules {
-		accepted := schedule.Status.Accepted
-		if accepted == nil || !slices.Contains(accepted.Nodes, p.node.Name) {
-			continue
-		}
-		port := accepted.Spec.Uplink
+	for _, schedule := range w.schedules[p.node.Name] {
+		port := schedule.Status.Accepted.Spec.Uplink
 		if port == "" {
 			answer, _ := p.node.Answers.Of(schedule)
 			if port = answer.Port; port == "" {
