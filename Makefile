@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-k8s test-loom test-vm test-dpdk test-clients test-injections test-hostile soak demo bench bench-sched bench-overlay bench-receive bench-cni bench-recovery bench-virtio-net bench-vhost-user bench-rtos test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
+.PHONY: help setup build lint test test-k8s test-loom test-vm test-dpdk test-clients test-injections test-hostile package test-package docs test-docs soak demo bench bench-sched bench-overlay bench-receive bench-datapaths bench-cni bench-recovery bench-virtio-net bench-vhost-user bench-rtos bench-rt bench-vm bench-scale bench-clock test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -22,6 +22,9 @@ build: setup ## build ktsn, ktsnd, libktsn.so and the Kubernetes programs into t
 	@scripts/install-hook.sh $(TARGET_DIR)/hook/libktsn.so $(BIN)/libktsn.so
 	@scripts/go.sh build $(BIN)
 
+package: build ## Debian package, RPM, images, Helm chart, SBOMs and checksums, into out/package
+	@scripts/package.py --programs $(BIN)
+
 lint: setup ## formatting, clippy, staticcheck, rustdoc, shellcheck, and the project's own checks
 	@scripts/lint.sh
 
@@ -34,7 +37,7 @@ test-k8s: setup ## the tests of the Go programs, into out/test-k8s (root)
 test-loom: setup ## the loom models of the ring, into out/test-loom (root)
 	@scripts/test.sh loom
 
-test-vm: setup ## guests of `ktsn vm` under QEMU, into out/test-vm (root)
+test-vm: setup ## guests of `ktsn vm` under QEMU and User-mode Linux, into out/test-vm (root)
 	@scripts/test.sh vm
 
 test-dpdk: setup ## the tests of DPDK's ports, and vhost-user against testpmd and OVS-DPDK, into out/test-dpdk (root)
@@ -45,6 +48,15 @@ test-clients: setup ## real programs under libktsn against the kernel, into out/
 
 test-virtio-net: setup ## the driver of virtio-net/: on the host, and in guests under QEMU, into out/virtio-net; ONLY=text picks checks
 	@virtio-net/test/run.py $(if $(ONLY),--only "$(ONLY)")
+
+test-package: package ## installs and removes the packages in a clean Debian 12, starts the images' programs, into out/test-package (root)
+	@tests/package/test.py $(BIN)
+
+docs: build ## the documentation as HTML with search, into out/docs/html
+	@scripts/docs.py $(BIN)
+
+test-docs: docs ## runs the commands that the pages show, into out/test-docs (root); ONLY=text picks pages
+	@tests/docs/test.py $(BIN) $(if $(ONLY),--only "$(ONLY)")
 
 test-injections: setup ## a signal at every instruction of an expecting call, by ptrace, minutes (root, x86-64); ONLY=text
 	$(CARGO) test --locked -p ktsn-tests --test injections -- --nocapture --test-threads=1 $(ONLY)
@@ -79,9 +91,16 @@ bench-receive: build ## listeners and control loops, with and without expected-a
 	$(BIN)/ktsn bench receive --json out/bench/receive.json --report out/bench/receive.html
 	$(BIN)/ktsn bench loop --json out/bench/loop.json --report out/bench/loop.html
 
+bench-datapaths: build ## a virtual machine's ways through its host, both directions; writes out/bench/datapaths.{json,html} (root); SECONDS=10.5; ENDS=both; QUICK=1
+	@mkdir -p out/bench
+	$(BIN)/ktsn bench datapaths --ends $(or $(ENDS),both) $(if $(QUICK),--seconds 1 --rounds 1,--seconds $(or $(SECONDS),10.5)) --json out/bench/datapaths.json --report out/bench/datapaths.html --records
+
 bench-cni: build ## what CNI's ADD costs beside the standard bridge plugin, by turns, into out/bench/cni.json (root)
 	@mkdir -p out/bench
 	@scripts/go.sh bench-cni $(BIN) out/bench/cni.json
+
+bench-scale: build ## a cluster of 2,000 Nodes, 20,000 pods and 10,000 Streams on a real API server, without kubelets, into out/bench/scale.json (root); NODES=2000
+	@scripts/go.sh bench-scale $(BIN) $(if $(NODES),--nodes $(NODES))
 
 bench-recovery: build ## how soon ktsnd follows a restart, a deleted pod, a new address, into out/bench/recovery.json (root); ROUNDS=10
 	@KTSND=$(BIN)/ktsnd ROUNDS="$(ROUNDS)" scripts/recovery.sh
@@ -98,6 +117,20 @@ bench-vhost-user: setup ## frames a second to DPDK's testpmd and back, beside DP
 bench-rtos: build ## a FreeRTOS guest with the driver of virtio-net/ beside a Linux guest, TCP and round trips; writes out/bench/rtos.{json,html}; QUICK=1
 	@mkdir -p out/bench
 	$(BIN)/ktsn bench rtos $(if $(QUICK),--quick) --json out/bench/rtos.json --report out/bench/rtos.html --records
+
+bench-rt: build ## whether this machine, containers and guests on it are fit for real time; writes out/bench/rt.{json,html} (root); SECONDS=10 a cell
+	@mkdir -p out/bench
+	@rm -rf out/rt
+	$(BIN)/ktsn rt run --system host,container,container-fifo,qemu,rtos --profile all --duration $(or $(SECONDS),10)s --out out/rt
+	@cp out/rt/rt.json out/rt/rt.html out/bench/
+
+bench-vm: build ## publisher and subscriber in guests on two hosts: bridge, OVS-DPDK, no guests; writes out/bench/vm.{json,html} (root); QUICK=1
+	@mkdir -p out/bench
+	$(BIN)/ktsn bench vm $(if $(QUICK),--quick) --json out/bench/vm.json --report out/bench/vm.html --records
+
+bench-clock: build ## a guest's clock against its host's: vPTP, and chrony over virtio-net beside it; writes out/bench/clock.json (root); QUICK=1
+	@mkdir -p out/bench
+	$(BIN)/ktsn bench clock $(if $(QUICK),--seconds 10 --settle 5s) --json out/bench/clock.json
 
 fuzz: setup ## every fuzz target, guided by coverage, from fuzz/corpus; SECONDS=20 each, TARGET=text picks, CORPUS=update keeps (scripts/fuzz.sh --help)
 	@SECONDS_EACH="$(SECONDS)" TARGET="$(TARGET)" CORPUS="$(CORPUS)" ASAN="$(ASAN)" scripts/fuzz.sh

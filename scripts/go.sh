@@ -5,6 +5,7 @@
 #   generate       the types of proto/ktsn/v1/node.proto, written again into k8s/internal/nodeapi
 #   lint           exit status 0 if the types are current, gofmt has nothing to do, and vet and staticcheck find nothing
 #   bench-cni FOLDER FILE   what ADD costs, with the programs in FOLDER, as a document in FILE
+#   bench-scale FOLDER …    a large cluster without kubelets, with ktsn-controller in FOLDER (tests/k8s/scale.py)
 #   test           builds the programs that it starts, then `go test -json` with the race detector, as scripts/tally.py reads it
 # The linters and generators are programs of k8s/tools/go.mod, a module of its own: nothing that is shipped depends on it.
 set -euo pipefail
@@ -53,13 +54,20 @@ case ${1:-} in
         mkdir -p ../out
         exec flock ../out/.measure.lock "$target/bench-cni" -bin "$bin" -json "$json"
         ;;
+    bench-scale)
+        bin=$(absolute "$2")
+        shift 2
+        go build -o "$target/bench-scale" ./test/bench-scale
+        mkdir -p ../out
+        exec flock ../out/.measure.lock ../tests/k8s/scale.py --programs "$bin" --bench "$target/bench-scale" "$@"
+        ;;
     test)
         shift
         (cd .. && "${CARGO:-cargo}" build --locked -p ktsnd -p ktsn && "${CARGO:-cargo}" build --locked --profile hook -p libktsn)
         CGO_ENABLED=1 go test -json -race -count=1 -timeout 20m "$@" ./...
         ;;
     *)
-        echo "usage: scripts/go.sh build FOLDER | generate | lint | bench-cni FOLDER FILE | test" >&2
+        echo "usage: scripts/go.sh build FOLDER | generate | lint | bench-cni FOLDER FILE | bench-scale FOLDER | test" >&2
         exit 2
         ;;
 esac

@@ -13,7 +13,7 @@ needed() { readelf -d "$1" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p'; }
 undefined() { readelf --dyn-syms -W "$1" | awk '$7 == "UND" && $8 != "" { sub(/@.*/, "", $8); print $8 }'; }
 
 install_hook() {
-    local library=$1 place=$2 name found
+    local library=$1 place=$2 name found new
     found=$(needed "$library")
     if [ -n "$found" ]; then
         echo "install-hook: $library must link against no library, but needs: ${found//$'\n'/ }" >&2
@@ -27,9 +27,12 @@ install_hook() {
         fi
     done
     mkdir -p "$(dirname "$place")"
-    # A new file, renamed into place: a program that runs with the old library mapped keeps the old one.
-    cp "$library" "$place.new"
-    mv "$place.new" "$place"
+    # A new file, renamed into place: a program that runs with the old library mapped keeps the old one. Two builds may do so at once.
+    new=$(mktemp "$place.XXXXXX")
+    if ! { cp "$library" "$new" && chmod 755 "$new" && mv "$new" "$place"; }; then
+        rm -f "$new"
+        return 1
+    fi
 }
 
 self_test() {

@@ -38,19 +38,25 @@ while read -r package _; do
     [ "$status" = installed ] || missing+=("$package")
 done <scripts/packages.txt
 
-# The packages of `ktsn vm`'s guests, which are not installed (lab/src/vm/image.rs has the same list): into the cache where `ktsn vm` looks
+# The packages of `ktsn vm`'s guests, which are not installed (lab/src/vm/kind.rs has the same lists): into the cache where `ktsn vm` looks
 # for them. Only its tests need them, so a machine that cannot fetch them only hears of it.
 fetch_guest_packages() {
+    fetch_packages packages 85 linux-image-rt-amd64
+    fetch_packages packages-uml 56 user-mode-linux
+}
+
+# In: a directory of the cache, how much is fetched (MB), the kernel's package.
+fetch_packages() {
     local user_s=${HOME:+$HOME/.cache}
     local cache=${KTSN_VM_CACHE:-${XDG_CACHE_HOME:-${user_s:-/var/cache}}/ktsn/vm}
-    local packages=(linux-image-rt-amd64 busybox-static dash +iproute2 +chrony +rt-tests +ethtool +libgcc-s1)
-    [ "$(cat "$cache/packages/request" 2>/dev/null)" != "amd64 ${packages[*]}" ] || return 0
+    local packages=("$3" busybox-static dash +iproute2 +chrony +rt-tests +ethtool +libgcc-s1)
+    [ "$(cat "$cache/$1/request" 2>/dev/null)" != "amd64 ${packages[*]}" ] || return 0
     # Without a network each target would wait for it.
     if [ "$(uname -m)" != x86_64 ] || [ -n "$(find "$cache/not-fetched" -mmin -1440 2>/dev/null)" ]; then return 0; fi
-    echo "setup: fetching the packages of the guests of \`ktsn vm\` into $cache (85 MB)"
+    echo "setup: fetching the packages of the guests of \`ktsn vm\` into $cache/$1 ($2 MB)"
     mkdir -p "$cache"
     # The lock of `ktsn vm`.
-    if ! flock "$cache/lock" scripts/fetch-packages.sh "$cache/packages" amd64 "${packages[@]}"; then
+    if ! flock "$cache/lock" scripts/fetch-packages.sh "$cache/$1" amd64 "${packages[@]}"; then
         touch "$cache/not-fetched"
         echo "setup: not fetched, not tried again for a day; the tests of \`ktsn vm\` fetch them, or are skipped"
     fi

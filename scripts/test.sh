@@ -44,6 +44,8 @@ dpdk() {
     suite vhost-user "$cargo" test --locked --no-fail-fast -p ktsn-virtio-net --features testpmd --test testpmd -- --show-output --test-threads=1
     suite dpdk-end-to-end "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test dpdk_daemon -- --show-output
     suite ovs-end-to-end "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test ovs_daemon -- --show-output
+    suite datapaths-dpdk "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test datapaths_dpdk -- --show-output --test-threads=1
+    suite ovs-guests "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test ovs_guests -- --show-output --test-threads=1
 }
 
 workspace() {

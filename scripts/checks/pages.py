@@ -16,7 +16,7 @@ ALLOWED = "scripts/page-names.txt"
 THIS = "scripts/checks/pages.py"
 FRONT, FRONT_WORDS_MAX, FRONT_COLUMNS_MAX = "README.md", 500, 110
 # All pages are in plain words, in lines of this length. An example in one span may be longer, as a row of a table may.
-HOUSE_WORDS = re.compile(r"\b(short ways? in|short cuts?|somebody|nobody|anew|reckons?|whose)\b", re.I)
+HOUSE_WORDS = re.compile(r"\b(short ways? in|short cuts?|somebody|nobody|anew|reckons?|whose|whoever)\b", re.I)
 PLAIN_COLUMNS_MAX, EXAMPLE = 140, re.compile(r"Example: `[^`]*`")
 CHANGES, BULLET = "CHANGELOG.md", re.compile(r"^- .*\n(?:  .*\n){2,}", re.M)  # a bullet of more than two lines
 MADE = ("out/", "target/")  # what builds and runs leave behind

@@ -15,8 +15,9 @@ import subprocess
 class Tree:
     """Files by path, packages by name. A self-test passes dictionaries; `Tree.of` reads the real tree."""
 
-    def __init__(self, files, packages=(), history=None, go_licences=None):
+    def __init__(self, files, packages=(), history=None, go_licences=None, octets=None):
         self.files = files
+        self.octets = octets or {}  # path -> size, of files that are no text, too
         self.go_licences = go_licences or {}  # module -> text of its licence
         self.packages = {package["id"]: package for package in packages}
         self.history = history or {}  # path -> contents it had in earlier commits
@@ -28,19 +29,20 @@ class Tree:
 
         # Files not yet committed count too: a fault is cheapest to mend before the commit.
         names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
-        files = {}
+        files, octets = {}, {}
         for name in filter(None, names):
             path = pathlib.Path(root) / name
             if path.is_symlink():
                 continue  # what it leads to is a file of the tree, or is not ours
             try:
+                octets[name] = path.stat().st_size
                 files[name] = path.read_text()
             except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
                 continue  # deleted, a submodule, or captured bytes: nothing to check as text
         ratchet = "scripts/long-files.txt"
         commits = git("rev-list", "HEAD", "--", ratchet).split()
         history = {ratchet: [git("show", f"{commit}:{ratchet}") for commit in commits]}
-        return cls(files, metadata(root), history, licences_of_go(root))
+        return cls(files, metadata(root), history, licences_of_go(root), octets)
 
     def sources(self, *suffixes):
         """(path, text) of the files with one of these suffixes."""

@@ -98,8 +98,8 @@ class Cluster:
         self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         self.wait_nodes()
 
-    def _start_store(self):
-        """etcd and the API server."""
+    def _start_store(self, *flags):
+        """etcd and the API server, with further flags of its own."""
         keys = self.directory / "pki"
         start = self.control.start
         start("etcd", "etcd", "--data-dir", self.directory / "etcd", "--listen-client-urls", ETCD, "--advertise-client-urls",
@@ -114,7 +114,7 @@ class Cluster:
               f"--kubelet-client-key={keys}/apiserver-kubelet.key", "--kubelet-preferred-address-types=InternalIP",
               "--service-account-issuer=https://kubernetes.default.svc",
               f"--service-account-key-file={keys}/accounts.pub",
-              f"--service-account-signing-key-file={keys}/accounts.key")
+              f"--service-account-signing-key-file={keys}/accounts.key", *flags)
 
     def _start_control_plane(self):
         """Everything else, once the API server is ready."""

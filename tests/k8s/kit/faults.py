@@ -13,6 +13,10 @@ from .cluster import condition
 from .ktsn import NAMESPACE, addresses, deployment, kill, network, workload
 from .space import until
 
+# A stream of so many seconds outlives the update of both nodes. The new pod begins after the old one's end: a second; 0.3 s are wished
+# (docs/design/kubernetes.md, Rolling updates).
+UPDATE_SECONDS, UPDATE_GAP_MAX = 20, 3
+
 
 class Faults(Cases):
     """Each public method is one fault."""
@@ -37,6 +41,37 @@ class Faults(Cases):
         lost, _ = Stream(self.ktsn, 1).end()
         expect(lost == 0, f"{lost} frames lost after ktsnd was ready again")
         return gap
+
+    def rolling_update(self):
+        """A rolling update of the DaemonSet and its rollback under traffic: each lost frame is counted, none is early, no other pod is restarted."""
+        node, before = self.cluster.nodes[0], self.users()
+        for verb, words in (("update", ("restart",)), ("rollback", ("undo",))):
+            pod, absent = self.ktsn.pods()[node.name]["metadata"]["uid"], self.absent(node)
+            stream = Stream(self.ktsn, UPDATE_SECONDS)
+            self.cluster.kubectl("rollout", *words, "-n", NAMESPACE, "daemonset/ktsn-node")
+            self.cluster.kubectl("rollout", "status", "-n", NAMESPACE, "daemonset/ktsn-node", "--timeout=60s", seconds=70)
+            lost, gap = stream.end()
+            early = sum(int(row["received_at"]) < int(row["tx_time"]) for row in stream.rows)
+            counted = self.absent(node) - absent
+            print(f"       {verb}: longest gap {gap:.3f} s, {lost} of {stream.frames} frames lost, {counted} counted, {early} early", flush=True)
+            expect(self.ktsn.pods()[node.name]["metadata"]["uid"] != pod, f"{verb}: the pod on {node.name} is the one before")
+            expect(early == 0, f"{verb}: {early} frames were early")
+            expect(lost == counted, f"{verb}: {lost} frames lost, {counted} counted as daemon_absent; " + self.dropped())
+            if self.judges_times:
+                expect(gap <= UPDATE_GAP_MAX, f"{verb}: traffic stood still for {gap:.2f} s, at most {UPDATE_GAP_MAX}")
+        expect(self.users() == before, f"pods or restarts changed: {set(self.users().items()) ^ set(before.items())}")
+        self.traffic()
+
+    def users(self):
+        """How often each container of a pod that is not KTSN's was started again, by the pod's UID."""
+        pods = [pod for pod in self.cluster.api.list("Pod", None) if not pod["metadata"]["name"].startswith("ktsn-")]
+        return {(pod["metadata"]["uid"], status["name"]): status["restartCount"]
+                for pod in pods for status in pod.get("status", {}).get("containerStatuses", [])}
+
+    def absent(self, node):
+        """Frames that a node's ktsnd counted as sent while it was away."""
+        attached = self.ktsn.attachments(node, self.programs)["statistics"]["attachments"]
+        return sum(int(one["dropped"].get("daemon_absent", 0)) for one in attached)
 
     def agent_restarted(self):
         """Node agent killed: traffic does not notice, and a new pod gets its interface afterwards."""

@@ -62,18 +62,26 @@ class Context:
 
 
 def node(context, programs):
-    for name in ("ktsnd", "ktsn", "ktsn-node-agent", "ktsn-respawn"):
+    for name in ("ktsnd", "ktsn", "ktsn-node-agent"):
         context.program(programs / name, f"bin/{name}")
     for name in ("libktsn.so", "tsn-cni"):
         context.file(programs / name, f"install/{name}")
+    # tsn-cni under another name (k8s/cmd/tsn-cni).
+    context.link("bin/ktsn-respawn", "../../libexec/ktsn/tsn-cni")
     for name in FILTER:
         found = pathlib.Path(shutil.which(name, path="/usr/sbin:/sbin:/usr/bin") or f"/usr/sbin/{name}")
         context.program(found, f"filter/usr/sbin/{name}", own=False)
+    # The probe of a real-time check (`agent.rtCheck`).
+    context.program(pathlib.Path("/usr/bin/cyclictest"), "filter/usr/bin/cyclictest", own=False)
     for name, target in LINKS.items():
         context.link(f"filter/usr/sbin/{name}", target)
     modules = pathlib.Path("/", LIBRARIES, "xtables")
-    for module in sorted(modules.glob("*.so")):
-        context.file(module, f"filter{module}")
+    # Those of ebtables and arptables (libebt_, libarpt_) have no reader here.
+    for module in sorted(path for family in ("libxt_", "libipt_", "libip6t_") for path in modules.glob(f"{family}*.so")):
+        if module.is_symlink():
+            context.link(f"filter{module}", module.readlink())
+        else:
+            context.file(module, f"filter{module}")
 
 
 def controller(context, programs):

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KTSN in the cluster, as a user installs it: the plain manifests, nothing else.
+"""KTSN in the cluster, once `ktsn k8s` has installed it (lifecycle.py).
 
-In: a cluster, the images. Out: DaemonSet and controller ready, what one can ask of them from outside. What the test adds is
-said here: the worker's CPU (a machine with two has to share them), and a range of IPv6 beside that of IPv4.
+In: a cluster with KTSN. Out: what one can ask of DaemonSet and controller from outside, and objects that use them.
 """
 
 import json
@@ -13,19 +12,11 @@ from . import build
 from .cluster import condition
 from .space import Failed, until
 
-MANIFESTS = build.REPOSITORY / "k8s/deploy/manifests/ktsn.yaml"
 SAMPLES = build.REPOSITORY / "k8s/deploy/samples"
 NAMESPACE = "kube-system"
 HOST = "kubernetes.io/hostname"
-PORT = '\n    [[port]]\n    device = "eth0"\n    cpu = 1\n    priority = 50\n'
-RUN_DIR = 'run_dir = "/run/ktsn"\n'
 # Process 1 ends on SIGTERM only if it asks for it; kubelet would wait two seconds for each pod.
 ENDLESS = "trap exit TERM; sleep 2147483647 & wait"
-RANGE, RANGES = "--tsn-cidr=10.99.0.0/16\n", "--tsn-cidr=10.99.0.0/16,fd99::/48\n"
-
-
-def documents(text):
-    return [part for part in text.split("\n---\n") if any(line and not line.startswith("#") for line in part.splitlines())]
 
 
 class Ktsn:
@@ -33,23 +24,6 @@ class Ktsn:
 
     def __init__(self, cluster):
         self.cluster = cluster
-
-    def install(self):
-        """Applies the manifests and waits until every part says that it is ready."""
-        text = MANIFESTS.read_text()
-        for extended, count in ((RUN_DIR, 1), (RANGE, 2)):
-            if text.count(extended) != count:
-                raise Failed(f"the manifests are not what this test extends: {extended!r} {text.count(extended)} times, not {count}")
-        parts = documents(text.replace(RUN_DIR, RUN_DIR + PORT).replace(RANGE, RANGES))
-        crds = [part for part in parts if "kind: CustomResourceDefinition" in part]
-        if crds:
-            self.apply(crds)
-            self.cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-        self.apply(part for part in parts if part not in crds)
-        self.wait_ready()
-
-    def apply(self, parts):
-        self.cluster.kubectl("apply", "-f", "-", input="\n---\n".join(parts))
 
     def pods(self, component="node"):
         """{node: pod} of a component."""

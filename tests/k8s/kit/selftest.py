@@ -6,7 +6,7 @@ import pathlib
 import tarfile
 import tempfile
 
-from . import checks, image, ktsn
+from . import checks, image
 
 
 def refuses(text, word):
@@ -53,4 +53,3 @@ def run():
     counted.done = [{"outcome": outcome} for outcome in ("passed", "failed", "skipped")]
     assert counted.closing() == "1 passed, 1 failed, 1 skipped"
     assert [checks.tried(raises, name)[1] for name in ("cluster_programs_missing", "no_such_skip")] == ["skipped", "failed"]
-    assert len(ktsn.documents("# only\n# words\n---\na: 1\n---\nb: 2")) == 2

@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Installs KTSN's packages in a clean Debian 12, uses and removes them, and looks into the images.
+
+In: `make package`'s output, the release build, root. Out: a line for each check, out/test-package/closing.txt, exit status 1 if one failed.
+The bars: two commands and 60 s to the first timed datagram, 25 MB installed, the same octets when made twice; 60 MB for the node's image,
+which has more unpacked (docs/design/kubernetes-install.md): its size is held as it is.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests/k8s"), str(ROOT / "tests/package")]
+from kit.checks import Checks  # noqa: E402
+from machine import Machine  # noqa: E402
+
+PACKAGE = ROOT / "out/package"
+OUT = ROOT / "out/test-package"
+FIRST_DATAGRAM_MAX, INSTALLED_MAX, NODE_IMAGE_MAX, NODE_UNPACKED_MAX = 60, 25e6, 60e6, 66e6  # seconds, octets
+
+
+def one(pattern):
+    found = sorted(PACKAGE.glob(pattern))
+    assert len(found) == 1, f"out/package has {len(found)} files {pattern}: run `make package`"
+    return found[0]
+
+
+def same_twice(programs):
+    """Packs once more: each file has the same octets."""
+    with tempfile.TemporaryDirectory() as again:
+        subprocess.run([ROOT / "scripts/package.py", "--programs", programs, "--out", again], check=True, stdout=subprocess.DEVNULL)
+        first, second = ((pathlib.Path(place) / "SHA256SUMS").read_text() for place in (PACKAGE, again))
+    assert first == second, f"other octets the second time:\n{first}\n{second}"
+
+
+def sums_are_right():
+    lines = [line.split("  ") for line in (PACKAGE / "SHA256SUMS").read_text().splitlines()]
+    assert len(lines) == 11, lines
+    for digest, name in lines:
+        assert hashlib.sha256((PACKAGE / name).read_bytes()).hexdigest() == digest, name
+    assert {name for _, name in lines} | {"SHA256SUMS", "sizes.json"} == {path.name for path in PACKAGE.iterdir()}
+
+
+def sizes():
+    made = json.loads((PACKAGE / "sizes.json").read_text())
+    installed = int(subprocess.run(["dpkg-deb", "-f", one("ktsn_*.deb"), "Installed-Size"], check=True, stdout=subprocess.PIPE).stdout) * 1024
+    assert installed <= INSTALLED_MAX, f"{installed} octets installed, at most {INSTALLED_MAX:.0f}"
+    assert one("ktsn-node-*.tar").stat().st_size <= NODE_IMAGE_MAX, made
+    assert made["ktsn-node, unpacked"] <= NODE_UNPACKED_MAX, made
+
+
+def materials():
+    """Each document names what it describes, by its digest, and holds no component without a version and a URL."""
+    for name, archives, part in (("ktsn", ("ktsn_*.deb", "ktsn-[0-9]*.rpm"), "pkg:cargo/tokio@"), ("ktsn-node", ("ktsn-node-*.tar",), "pkg:golang/google.golang.org/grpc@"),
+                                 ("ktsn-controller", ("ktsn-controller-*.tar",), "pkg:golang/k8s.io/client-go@"),
+                                 ("ktsn-workload", ("ktsn-workload-*.tar",), "pkg:deb/debian/libc6@")):
+        document = json.loads((PACKAGE / f"{name}.cdx.json").read_text())
+        assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.5"), document
+        described = {file["name"]: file["hashes"][0]["content"] for file in document["metadata"]["component"]["components"]}
+        for archive in map(one, archives):
+            assert described[archive.name] == hashlib.sha256(archive.read_bytes()).hexdigest(), archive
+        urls = [component["purl"] for component in document["components"]]
+        assert len(urls) == len(set(urls)) > 5 and all(component["version"] for component in document["components"]), name
+        assert any(url.startswith(part) for url in urls), f"{name}: no {part}"
+        # Of the tests alone.
+        assert not any(url.startswith("pkg:cargo/proptest@") for url in urls), name
+
+
+def load(archive):
+    """(configuration, layers, reference) of an image as an engine reads them: every blob has the digest that names it, and both manifests name the same ones."""
+    with tarfile.open(archive) as packed:
+        files = {member.name: packed.extractfile(member).read() for member in packed if member.isfile()}
+
+    def blob(descriptor):
+        data = files[f"blobs/{descriptor['digest'].replace(':', '/')}"]
+        assert (f"sha256:{hashlib.sha256(data).hexdigest()}", len(data)) == (descriptor["digest"], descriptor["size"]), descriptor
+        return data
+
+    listed, = json.loads(files["index.json"])["manifests"]
+    manifest = json.loads(blob(listed))
+    config = json.loads(blob(manifest["config"]))
+    docker, = json.loads(files["manifest.json"])
+    assert docker["RepoTags"] == [listed["annotations"]["io.containerd.image.name"]], docker
+    assert [f"blobs/{part['digest'].replace(':', '/')}" for part in (manifest["config"], *manifest["layers"])] == [docker["Config"], *docker["Layers"]]
+    return config, [blob(layer) for layer in manifest["layers"]], *docker["RepoTags"]
+
+
+def image(name, *commands):
+    """The image's programs start in nothing but its own files."""
+    config, layers, _ = load(one(f"ktsn-{name}-*.tar"))
+    assert config["config"]["Entrypoint"], config
+    with tempfile.TemporaryDirectory() as root:
+        for layer in layers:
+            subprocess.run(["tar", "-xzf", "-", "-C", root], input=layer, check=True)
+        for words, expected in commands:
+            done = subprocess.run(["env", "-i", *config["config"]["Env"], shutil.which("chroot"), root, *words], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, text=True, timeout=30)
+            assert expected in done.stdout, f"{words}: exit status {done.returncode}: {done.stdout}"
+
+
+def chart():
+    with tarfile.open(one("ktsn-chart-*.tgz")) as packed:
+        names = packed.getnames()
+        values = packed.extractfile("ktsn/values.yaml").read().decode()
+    assert names[0] == "ktsn/Chart.yaml" and "ktsn/crds/streams.yaml" in names, names
+    for name in ("node", "controller"):
+        reference = load(one(f"ktsn-{name}-*.tar"))[2]
+        assert f"{name}: {reference}\n" in values, f"the chart does not name {reference}"
+
+
+class Installed:
+    """The package in a clean machine, from installation to removal."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.deb = "/root/ktsn.deb"
+        (machine.directory / self.deb.lstrip("/")).write_bytes(one("ktsn_*.deb").read_bytes())
+
+    def first_datagram(self):
+        """The two commands of docs/guide/install.md."""
+        begin = time.monotonic()
+        self.machine.run("apt-get", "install", "-y", self.deb, network=True)
+        said = self.machine.run("ktsn", "run", "--with-daemon", "va", "--", "ktsn", "talk", "192.0.2.2:7000", "--count", "100")
+        took = time.monotonic() - begin
+        assert "sent 100 of 100 datagrams" in said, said
+        print(f"       first timed datagrams {took:.1f} s after the first command")
+        assert took <= FIRST_DATAGRAM_MAX, f"{took:.1f} s, at most {FIRST_DATAGRAM_MAX}"
+
+    def programs(self):
+        assert re.match(r"ktsn \d", self.machine.run("ktsn", "--version"))
+        assert "--attach" in self.machine.run("ktsnd", "--help")
+        reference = load(one("ktsn-node-*.tar"))[2]
+        assert self.machine.run("cat", "/usr/lib/ktsn/image-tag").strip() == reference.rsplit(":", 1)[1], reference
+        assert "ktsn-talk(1)" in self.machine.run("man", "ktsn", MANPAGER="cat")
+        assert "--run-dir" in self.machine.run("man", "ktsnd", MANPAGER="cat").replace("‐", "-")
+        assert "ktsn-schedule-show" in self.machine.run("man", "ktsn-schedule-show", MANPAGER="cat")
+        assert self.machine.run("bash", "-c", ". /usr/share/bash-completion/completions/ktsn && complete -p ktsn").startswith("complete ")
+
+    def serve(self):
+        """ktsnd as the unit starts it, with one attachment in the machine's own network."""
+        daemon = self.machine.start("ktsnd", "--attach", "/proc/self/ns/net:va,name=talker/va,uplink=va")
+        for _ in range(100):
+            if '"name": "talker/va"' in self.machine.run("ktsn", "status", "--json", check=False).stdout:
+                # As the lock says, for `end`: a removal takes the lock's directory away.
+                return daemon, self.machine.run("cut", "-d ", "-f2", "/run/ktsn/lock").strip()
+            time.sleep(0.1)
+        daemon.kill()
+        raise AssertionError(f"no attachment after 10 s: {daemon.stdout.read()}")
+
+    def refused(self):
+        """Removal names the attachment and changes nothing."""
+        daemon = self.serve()
+        try:
+            for words in (("dpkg", "--remove", "ktsn"), ("apt-get", "remove", "-y", "ktsn")):
+                done = self.machine.run(*words, check=False)
+                assert done.returncode != 0 and "\n  talker/va\n" in done.stdout and "KTSN_FORCE_REMOVE=1" in done.stdout, done.stdout
+            self.machine.run("ktsn", "status")
+            assert self.machine.run("dpkg-query", "-W", "-f", "${db:Status-Status}", "ktsn") == "installed"
+            # An upgrade is not refused.
+            self.machine.run("dpkg", "--install", self.deb)
+            self.machine.run("dpkg", "--remove", "ktsn", KTSN_FORCE_REMOVE=1)
+            assert not (self.machine.directory / "usr/bin/ktsn").exists()
+        finally:
+            self.end(*daemon)
+
+    def end(self, daemon, number):
+        """Ends it as systemd does. `daemon` is only the command that entered the machine."""
+        self.machine.run("bash", "-c", f"kill {number}", check=False)
+        daemon.wait(30)
+
+    def nothing_left(self):
+        self.machine.run("dpkg", "--purge", "ktsn")
+        before = self.machine.files()
+        assert not [name for name in before if "ktsn" in name], [name for name in before if "ktsn" in name]
+        self.machine.run("dpkg", "--install", self.deb)
+        self.end(*self.serve())
+        self.machine.run("dpkg", "--purge", "ktsn")
+        assert self.machine.files() == before, sorted(self.machine.files() ^ before)
+
+    def rpm(self):
+        """The RPM by rpm itself, its scripts run in the machine."""
+        rpm = ["rpm", "--root", str(self.machine.directory), "--nodeps"]
+        before = self.machine.files()
+        subprocess.run([*rpm, "--install", one("ktsn-[0-9]*.rpm")], check=True)
+        assert re.match(r"ktsn \d", self.machine.run("ktsn", "--version"))
+        verified = subprocess.run([*rpm, "--verify", "ktsn"], stdout=subprocess.PIPE, text=True, check=False)
+        assert verified.returncode == 0 and not verified.stdout, verified.stdout
+        subprocess.run([*rpm, "--erase", "ktsn"], check=True)
+        # On a system of RPM packages the shells' own packages have their folders, and take them away.
+        left = {name for name in self.machine.files() - before if "/rpm" not in name
+                and ("ktsn" in name or not (self.machine.directory / name).is_dir())}
+        assert not left, sorted(left)
+
+
+def installed(checks, machine):
+    if machine is None:
+        return
+    package = checks.step("the package is at hand", Installed, machine)
+    if package:
+        for name in ("first_datagram", "programs", "refused", "nothing_left", "rpm"):
+            checks.step(f"installed: {name.replace('_', ' ')}", getattr(package, name))
+
+
+def main():
+    programs = pathlib.Path(sys.argv[1]).resolve()
+    OUT.mkdir(parents=True, exist_ok=True)
+    checks, machine = Checks(), Machine()
+    with concurrent.futures.ThreadPoolExecutor() as beside:
+        # Debian's packages are fetched meanwhile.
+        made = beside.submit(machine.__enter__)
+        try:
+            checks.step("checksums", sums_are_right)
+            checks.step("sizes", sizes)
+            checks.step("materials", materials)
+            checks.step("image node", image, "node", (["ktsnd", "--version"], "ktsnd "), (["ktsn", "--version"], "ktsn "), (["nft", "--version"], "nftables"),
+                        (["iptables-save", "--version"], "nf_tables"), (["ktsn-node-agent", "--help"], "-"), (["cyclictest", "--help"], "cyclictest V "))
+            checks.step("image controller", image, "controller", (["/ktsn-controller", "--help"], "-"))
+            checks.step("image workload", image, "workload", (["ktsn", "--version"], "ktsn "), (["busybox", "ls", "/usr/local/bin"], "ktsn\n"))
+            checks.step("chart", chart)
+            checks.step("the same octets when made twice", same_twice, programs)
+            installed(checks, checks.step("a clean Debian", made.result))
+        finally:
+            made.exception()
+            machine.__exit__()
+    (OUT / "results.json").write_text(json.dumps(checks.done, indent=1) + "\n")
+    (OUT / "closing.txt").write_text(checks.closing() + "\n")
+    print(checks.closing())
+    return 1 if checks.count("failed") else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
