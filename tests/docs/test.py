@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import traceback
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -65,12 +66,15 @@ class Machine:
 
     def __init__(self, files, programs):
         self.files, self.programs = files, programs
+        said = tempfile.TemporaryFile(mode="w+")
         self.keeper = subprocess.Popen(
-            ["unshare", "--net", "--mount", "sh", "-e", "-c", MACHINES],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-        if self.keeper.stdout.readline() != "ready\n":
-            raise OSError("the page's machines cannot be made: see above")
-        self.mounts = os.readlink(f"/proc/{self.keeper.pid}/ns/mnt")
+            ["unshare", "--net", "--mount", "sh", "-e", "-x", "-c", MACHINES],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True)
+        if (first := self.keeper.stdout.readline()) != "ready\n":
+            self.keeper.kill()
+            raise OSError(f"the page's machines were not made; printed {first!r}, the last commands: {output(said)[-600:]}")
+        # Held open until the end: else the next page's namespace may get the same number while this one's processes are looked for.
+        self.mounts = os.open(f"/proc/{self.keeper.pid}/ns/mnt", os.O_RDONLY)
         self.running = []
 
     def __enter__(self):
@@ -85,13 +89,14 @@ class Machine:
             self.keeper.poll()
             time.sleep(0.02)
         self.keeper.wait()
+        os.close(self.mounts)
 
     def processes(self):
         """All that run among the page's mounts. One that has ended has none."""
-        found = []
+        found, own = [], os.fstat(self.mounts)
         for entry in pathlib.Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                if entry.name.isdigit() and os.readlink(entry / "ns/mnt") == self.mounts:
+                if entry.name.isdigit() and os.path.samestat(os.stat(entry / "ns/mnt"), own):
                     found.append(int(entry.name))
         return found
 
@@ -109,7 +114,7 @@ class Machine:
     def run(self, text):
         process, said = self.start(text)
         if process.wait(SECONDS_MAX) != 0:
-            raise AssertionError(f"{text}: exit status {process.returncode}: {output(said)}")
+            raise AssertionError(f"exit status {process.returncode}, printed {output(said)!r}: {text}")
 
 
 def output(said):
@@ -160,8 +165,18 @@ def tested_by(path, command):
 
 
 def of_page(page, rules, programs):
-    """(name, outcome as Checks notes it) of each command of a page."""
+    """(name, outcome as Checks notes it) of each command of a page, and of what they need if that could not be made."""
     checks = Checks()
+    try:
+        run_page(page, rules, programs, checks)
+    except Exception as error:  # pylint: disable=broad-except  # the other pages go on
+        traceback.print_exc()
+        checks.note(f"{page.path}: what its commands need", "failed", f"{type(error).__name__}: {error}")
+    return checks.done
+
+
+def run_page(page, rules, programs, checks):
+    """Notes each command of a page."""
     by_text = {rule["command"]: rule for rule in rules.get("command", [])}
     with tempfile.TemporaryDirectory(prefix="page.", dir=OUT) as files:
         page.fill(pathlib.Path(files), rules.get("files", {}), ROOT, programs)
@@ -176,7 +191,6 @@ def of_page(page, rules, programs):
                     checks.step(name, tried, machine, rule, command)
             for process, said, rule, command in reversed(machine.running):
                 checks.step(f"{page.path}: {command.first}: its end", stopped if rule.get("stop_after") == "end" else ended, process, said, rule, command)
-    return checks.done
 
 
 def faults_of(rules, pages):

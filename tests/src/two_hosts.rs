@@ -171,14 +171,17 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
+        use std::os::unix::fs::MetadataExt as _;
         for child in [&mut self.there, &mut self.here] {
-            // sshd is a daemon: it is found by its namespace.
-            let own = std::fs::read_link(format!("/proc/{}/ns/net", child.id())).ok();
+            // sshd is a daemon: it is found by its namespace, which is held open: a free number would go to the next namespace.
             let first = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id()))
                 .unwrap_or_default();
-            let net = std::fs::read_link(format!("/proc/{}/ns/net", first.trim())).ok().or(own);
+            let held = std::fs::File::open(format!("/proc/{}/ns/net", first.trim()))
+                .or_else(|_| std::fs::File::open(format!("/proc/{}/ns/net", child.id())));
+            let number = held.as_ref().ok().and_then(|held| held.metadata().ok()).map(|held| held.ino());
             for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-                if net.is_some() && std::fs::read_link(entry.path().join("ns/net")).ok() == net {
+                let here = std::fs::metadata(entry.path().join("ns/net")).ok().map(|here| here.ino());
+                if number.is_some() && here == number {
                     let _ =
                         Command::new("kill").args(["-KILL", &entry.file_name().to_string_lossy()]).status();
                 }
