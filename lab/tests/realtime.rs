@@ -177,6 +177,16 @@ fn every_profile_and_system_is_measured() {
     }
     assert_eq!((found.verdicts.len(), found.isolation.len()), (16 * 8, 2));
     assert!(found.verdicts.iter().all(|verdict| !verdict.statement.starts_with("fit")));
+    // A static CPU manager's container: its own CPU in every profile, an ordinary thread; beside neighbours, too.
+    let out_static = tempfile::tempdir().unwrap();
+    let pod = plan(out_static.path(), &[System::ContainerStatic], &[1, 3, 4, 6], 200);
+    let pod = measured(&pod, &mut |_| ());
+    let kinds: Vec<_> = pod.cells.iter().map(|cell| cell.skip.as_ref().map(|skip| skip.kind.as_str())).collect();
+    assert_eq!(kinds, [None, None, Some("too_few_cpus"), None]);
+    for cell in pod.cells.iter().filter(|cell| cell.skip.is_none()) {
+        assert_eq!((cell.histogram.count(), cell.fifo_priority), (20, None), "profile {}", cell.profile);
+        assert!(cell.cpu.is_some(), "profile {}", cell.profile);
+    }
     // The machine's own limit on real-time threads is said first.
     let limit = std::fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap();
     assert!(

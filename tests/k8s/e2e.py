@@ -155,8 +155,8 @@ def whole(run, args):
         cluster.up([archive for archive, _ in made.values()])
         run.note("two nodes are Ready, Flannel between them", "passed", seconds=time.monotonic() - begun)
         ktsn = Ktsn(cluster)
-        experiment, lifecycle = Experiment(ktsn, args.programs, args.out), Lifecycle(cluster, args.programs, not args.quick)
-        for name in ("refused_first", "install", "connectivity", "installed_again"):
+        experiment, lifecycle = Experiment(ktsn, args.programs, args.out), Lifecycle(ktsn, args.programs, not args.quick)
+        for name in ("refused_first", "install", "connectivity", "rt_check", "installed_again"):
             if run.count("failed") == 0:
                 run.step(told(getattr(lifecycle, name)), getattr(lifecycle, name))
         if run.count("failed") == 0:

@@ -65,7 +65,7 @@ Profiles: 1 alone; 2 alone, on one CPU; 3 load inside; 4 load inside, on the oth
 CPUs; 7 neighbours with network traffic; 8 neighbours that write to a disk.
 
 Systems: host; container (an ordinary thread); container-fifo (SCHED_FIFO, CPUs of its own beside neighbours); container-quota (one \
-CPU); qemu (a Linux guest; KVM or TCG, which the results say); uml (a User-mode Linux); rtos (a FreeRTOS guest on QEMU's riscv64, built from \
+CPU); container-static (as a pod under the kubelet's static CPU manager: a CPU of its own, an ordinary thread); qemu (a Linux guest; KVM or TCG, which the results say); uml (a User-mode Linux); rtos (a FreeRTOS guest on QEMU's riscv64, built from \
 --workspace); ssh:HOST (another machine that has the same ktsn; it measures itself, as host).
 
 The probe is cyclictest. A run that was killed goes on with --resume: no latency is counted twice. Needs root for containers and loads.
@@ -76,7 +76,7 @@ Exit status: 0 done; 1 failed (with --strict also: a FAIL); 2 wrong usage or a w
 #[derive(Args, Clone, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
 struct RunArgs {
-    /// Where the probe runs: host, container, container-fifo, container-quota, qemu, uml, rtos, ssh:HOST.
+    /// Where the probe runs: host, container, container-fifo, container-quota, container-static, qemu, uml, rtos, ssh:HOST.
     #[arg(long, default_value = "host", value_delimiter = ',', value_name = "SYSTEM,…", value_parser = place)]
     system: Vec<Place>,
     /// Test profiles: 1 to 8, or all.

@@ -148,6 +148,16 @@ impl Machine {
             let reason = "User-mode Linux has one CPU: probe and load share it";
             return skip("too_few_cpus", reason.to_owned());
         }
+        if system == System::ContainerStatic {
+            if profile.load() == Load::Inside && profile.is_pinned() {
+                let reason = "the container has one CPU: probe and load share it";
+                return skip("too_few_cpus", reason.to_owned());
+            }
+            if self.cpus.others().is_empty() {
+                let reason = "the container's CPU is its own, and the other processes need one: this process may use one only";
+                return skip("too_few_cpus", reason.to_owned());
+            }
+        }
         // cyclictest starts nowhere without the right, even as an ordinary thread. A guest grants it itself.
         if let (Err(reason), false) = (&self.fifo, system.is_guest()) {
             return skip("no_fifo_right", reason.clone());
@@ -161,7 +171,7 @@ impl Machine {
             let reason = "no control groups with the controllers cpu and cpuset: mount them";
             return skip("no_control_group", reason.to_owned());
         }
-        let is_apart = profile.is_pinned() || (system == System::ContainerFifo && profile.has_neighbours());
+        let is_apart = profile.is_pinned() || system.has_own_cpu(profile);
         if is_apart && profile.load() != Load::None && self.cpus.others().is_empty() {
             let reason = "probe and load need a CPU each: this process may use one only";
             return skip("too_few_cpus", reason.to_owned());
@@ -274,8 +284,8 @@ mod tests {
         let (host, fifo, plain) = (System::Host, System::ContainerFifo, System::Container);
         for profile in 1..=8 {
             for system in System::ALL {
-                // These guests have one CPU.
-                let has_one = matches!(system, System::Rtos | System::Uml);
+                // These have one CPU.
+                let has_one = matches!(system, System::Rtos | System::Uml | System::ContainerStatic);
                 let expected = (has_one && profile == 4).then_some("too_few_cpus");
                 assert_eq!(kind(&machine(), system, profile).as_deref(), expected);
             }
@@ -288,6 +298,7 @@ mod tests {
         let one = Machine { cpus: Cpus::choose(vec![3], None).unwrap(), ..machine() };
         is(kind(&one, host, 4), "too_few_cpus");
         is(kind(&one, fifo, 5), "too_few_cpus");
+        is(kind(&one, System::ContainerStatic, 1), "too_few_cpus");
         assert_eq!((kind(&one, host, 2), kind(&one, host, 5)), (None, None));
         let small = Machine { available_mib: 10, ..machine() };
         is(kind(&small, host, 3), "too_little_memory");

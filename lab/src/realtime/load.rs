@@ -47,7 +47,7 @@ impl Load {
         log: &Path,
     ) -> Result<Self, LabError> {
         let mut load = Self::default();
-        let has_own_cpus = system == System::ContainerFifo;
+        let has_own_cpus = system.has_own_cpu(profile);
         let cpus = commands::load_cpus(&machine.cpus, profile.is_pinned() || has_own_cpus);
         match profile.load() {
             Kind::Inside if !system.is_container() && !system.is_guest() => {

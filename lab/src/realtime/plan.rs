@@ -21,6 +21,8 @@ ktsn_model::words! {
         ContainerFifo = "container-fifo",
         /// In a usual container with a quota of one CPU.
         ContainerQuota = "container-quota",
+        /// In a container as the kubelet's static CPU manager makes it: a CPU of its own, an ordinary thread.
+        ContainerStatic = "container-static",
         /// In a Linux guest under QEMU.
         Qemu = "qemu",
         /// In a guest that is a User-mode Linux.
@@ -42,7 +44,20 @@ impl System {
     /// Whether the probe runs in a container.
     #[must_use]
     pub const fn is_container(self) -> bool {
-        matches!(self, Self::Container | Self::ContainerFifo | Self::ContainerQuota)
+        matches!(
+            self,
+            Self::Container | Self::ContainerFifo | Self::ContainerQuota | Self::ContainerStatic
+        )
+    }
+
+    /// Whether the probe's container has a CPU set of its own, and everything beside it runs on the other CPUs.
+    #[must_use]
+    pub const fn has_own_cpu(self, profile: Profile) -> bool {
+        match self {
+            Self::ContainerStatic => true,
+            Self::ContainerFifo => profile.has_neighbours(),
+            _ => false,
+        }
     }
 
     /// Whether the probe runs under a Linux of its own.
@@ -65,6 +80,9 @@ impl System {
             Self::Container => "a container, an ordinary thread",
             Self::ContainerFifo => "a container with SCHED_FIFO, and a CPU set of its own beside neighbours",
             Self::ContainerQuota => "a container with a quota of one CPU, an ordinary thread",
+            Self::ContainerStatic => {
+                "a container as a pod under the kubelet's static CPU manager: a CPU of its own, an ordinary thread"
+            }
             Self::Qemu => "a Linux guest under QEMU, SCHED_FIFO in the guest",
             Self::Uml => "a User-mode Linux, SCHED_FIFO in the guest",
             Self::Rtos => "a FreeRTOS guest under QEMU (riscv64), its task of the highest priority",

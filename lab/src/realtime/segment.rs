@@ -131,7 +131,9 @@ impl Line {
             return Ok(line);
         }
         let fifo = if system.is_fifo() { machine.fifo.clone().ok() } else { None };
-        let cpu = profile.is_pinned().then_some(machine.cpus.probe);
+        let has_own_cpu = system.has_own_cpu(profile);
+        let is_on_one = profile.is_pinned() || system == System::ContainerStatic;
+        let cpu = is_on_one.then_some(machine.cpus.probe);
         let begun = Begun { fifo, cpu };
         let line = commands::probe(plan, fifo, cpu, loops);
         if !system.is_container() {
@@ -141,9 +143,8 @@ impl Line {
             Kind::Inside => commands::beside(load::inside(plan, machine, profile), line),
             _ => line,
         };
-        let has_own_cpus = system == System::ContainerFifo && profile.has_neighbours();
         let limits = Limits {
-            cpus: has_own_cpus.then(|| vec![machine.cpus.probe]),
+            cpus: has_own_cpu.then(|| vec![machine.cpus.probe]),
             quota: (system == System::ContainerQuota).then_some(groups::ONE_CPU),
             // cyclictest starts only where it may be SCHED_FIFO, even if it then stays an ordinary thread.
             is_fifo: true,

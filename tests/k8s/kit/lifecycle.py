@@ -17,9 +17,19 @@ from .images import reference
 from .space import Failed, until
 
 PAGE = build.REPOSITORY / "docs/first-pod.md"
-TUTORIAL_MIN = 4500
+TUTORIAL_MIN = 4000
 RANGES = "10.99.0.0/16,fd99::/48"
-VALUES = 'ktsnd:\n  config: |\n    [[port]]\n    device = "eth0"\n    cpu = 1\n    priority = 50\n'
+VALUES = """\
+ktsnd:
+  config: |
+    [[port]]
+    device = "eth0"
+    cpu = 1
+    priority = 50
+agent: {rtCheck: {enabled: true, duration: 3s}}
+"""
+RT_CHECK, RT_VERDICT = "ktsn.io/rt-check", "ktsn.io/rt-verdict"
+RT_SHARE = 50_000  # of each second, for the probe of a real-time check
 INSTALLED_MAX = 90  # seconds from `ktsn k8s install` to a passed connectivity test
 # Everything on a node that is called after KTSN: files (but not the images, the logs and the pods of the runtime), devices, rules.
 LOOK = r"""
@@ -34,10 +44,10 @@ true
 class Lifecycle:
     """The commands of docs/guide/kubernetes.md."""
 
-    def __init__(self, cluster, programs, judges_times):
-        self.cluster, self.programs, self.judges_times = cluster, programs, judges_times
+    def __init__(self, deployed, programs, judges_times):
+        self.deployed, self.cluster, self.programs, self.judges_times = deployed, deployed.cluster, programs, judges_times
         self.begun = None
-        self.before = {node.name: self.named(node) for node in cluster.nodes}
+        self.before = {node.name: self.named(node) for node in self.cluster.nodes}
 
     def ktsn(self, *words, check=True, seconds=300):
         """(exit status, standard output and error) of `ktsn k8s`."""
@@ -87,6 +97,29 @@ class Lifecycle:
             expect(took <= INSTALLED_MAX, f"{took:.1f} s, at most {INSTALLED_MAX}")
         left = self.cluster.kubectl("get", "namespaces", "-o", "name")
         expect("connectivity" not in left, left)
+
+    def rt_check(self):
+        """`kubectl annotate node node2 ktsn.io/rt-check=now`: a verdict for each service; another value is refused."""
+        node, pod = self.cluster.nodes[1], self.deployed.pods()[self.cluster.nodes[1].name]
+        self.deployed.allow_real_time(node, pod, "agent", RT_SHARE)
+        answer = self.rt_answer(node.name, "now")
+        expect("error" not in answer and answer["measured_ns"] >= 2_900_000_000 and 0 < answer["p99_9_ns"] <= answer["max_ns"], f"{answer}")
+        services = {service["service"]: service["verdict"] for service in answer["services"]}
+        # A run of seconds never says that a node is fit; the words are those of `ktsn rt run`.
+        expect(len(services) == 8 and set(services.values()) <= {"PASS", "TIGHT", "FAIL"}, f"{answer}")
+        print(f"       {answer}", flush=True)
+        answer = self.rt_answer(node.name, "later")
+        expect("ktsn.io/rt-check" in answer.get("error", "") and "services" not in answer, f"{answer}")
+
+    def rt_answer(self, node, value):
+        """What the node agent answers to one request, which it takes away."""
+        self.cluster.kubectl("annotate", "node", node, f"{RT_CHECK}={value}")
+
+        def annotations():
+            return self.cluster.api.get("Node", node)["metadata"]["annotations"]
+
+        until(lambda: RT_CHECK not in annotations(), 60, lambda: f"the agent has not answered: {annotations()}", 0.5)
+        return json.loads(annotations()[RT_VERDICT])
 
     def tutorial(self):
         """The commands of docs/first-pod.md, as they stand there: the talker sends 5,000 datagrams, and the listener says what came."""
