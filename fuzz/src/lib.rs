@@ -31,7 +31,12 @@ mod guest;
 mod guest_protocol;
 mod link;
 mod messages;
+// The lab around it runs QEMU.
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../lab/src/vm/monitor_lines.rs"]
+mod monitor_lines;
 pub mod mutate;
+mod qmp;
 // What the tests of ktsn-resolve are held against.
 #[allow(dead_code)]
 #[path = "../../resolve/tests/reference/mod.rs"]
@@ -54,6 +59,7 @@ pub use far::far;
 pub use guest::guest;
 pub use link::link;
 pub use messages::messages;
+pub use qmp::qmp;
 #[cfg(feature = "api")]
 pub use registrar::registrar;
 pub use resolve::resolve;

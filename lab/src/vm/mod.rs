@@ -15,6 +15,7 @@ mod image;
 mod kernel;
 mod kind;
 mod machine;
+pub mod monitor_lines;
 mod network;
 mod pin;
 pub mod protocol;

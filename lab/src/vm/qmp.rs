@@ -1,25 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 //! QEMU's monitor (QMP): its events, and commands.
 //!
-//! In: a socket; what QEMU says is not trusted. Out: whether the guest was paused or moved, and the answers of commands. A line is held up to
-//! `LINE_OCTETS_MAX`; a monitor that says more, or no JSON, is given up.
+//! In: a socket; what QEMU says is not trusted, and neither is how much, how fast or whether at all. Out: whether the guest was paused or
+//! moved, and the answers of commands. A monitor that breaks the rules of [`Decoder`] is given up. No call waits longer than asked.
 
+use super::monitor_lines::{Decoder, Message, Violation};
 use crate::error::LabError;
 use ktsn_clock::host::Woken;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The longest answer of a command that is used here has less than a tenth.
-const LINE_OCTETS_MAX: usize = 64 << 10;
-/// Events after which the guest's counter has another relation to the host's: it ran again after a pause or a migration, or woke.
-const DISRUPTIONS: [&str; 2] = ["RESUME", "WAKEUP"];
 /// How soon a monitor that is gone is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long a monitor may take to greet before its user hears of that.
+const GREETING_WITHIN: Duration = Duration::from_secs(5);
+/// Octets of events that are read in a second, and that may be saved for a burst. What comes beyond waits in QEMU.
+const OCTETS_PER_SECOND: f64 = 65_536.0;
+const OCTETS_SAVED_MAX: f64 = 262_144.0;
+/// A read counts as so many octets at least.
+const READ_COST_MIN: usize = 256;
+const PART_OCTETS: usize = 4096;
 const CAPABILITIES: &[u8] = b"{\"execute\":\"qmp_capabilities\"}\n";
+
+/// Connects without waiting: a listener that does not accept, and has its queue full, refuses with `WouldBlock`.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket.into())
+}
+
+/// What may be read, so that a monitor that talks without end costs little.
+#[derive(Debug)]
+struct Allowance {
+    octets: f64,
+    at: Instant,
+}
+
+impl Allowance {
+    fn new() -> Self {
+        Self { octets: OCTETS_SAVED_MAX, at: Instant::now() }
+    }
+
+    /// How long until the next read may be.
+    fn wait(&mut self) -> Duration {
+        let now = Instant::now();
+        let earned = (now - self.at).as_secs_f64() * OCTETS_PER_SECOND;
+        (self.octets, self.at) = ((self.octets + earned).min(OCTETS_SAVED_MAX), now);
+        Duration::from_secs_f64((-self.octets).max(0.0) / OCTETS_PER_SECOND)
+    }
+
+    fn take(&mut self, octets: usize) {
+        self.octets -= octets.max(READ_COST_MIN) as f64;
+    }
+}
 
 /// A monitor of which only events are wanted. It never makes its caller wait longer than asked.
 #[derive(Debug)]
@@ -27,15 +68,33 @@ pub struct Events {
     /// Where it is connected again; `None`: it is not.
     path: Option<PathBuf>,
     stream: Option<UnixStream>,
+    decoder: Decoder,
+    allowance: Allowance,
     tried_at: Instant,
-    line: Vec<u8>,
+    /// What happened before this connection is not known.
+    is_late: bool,
+    trouble: Option<String>,
+    told: Option<String>,
 }
 
 impl Events {
+    fn new(path: Option<PathBuf>) -> Self {
+        Self {
+            path,
+            stream: None,
+            decoder: Decoder::default(),
+            allowance: Allowance::new(),
+            tried_at: Instant::now(),
+            is_late: false,
+            trouble: None,
+            told: None,
+        }
+    }
+
     /// The events of a monitor whose greeting has not been read.
     #[must_use]
     pub fn of(stream: UnixStream) -> Self {
-        let mut events = Self { path: None, stream: None, tried_at: Instant::now(), line: Vec::new() };
+        let mut events = Self::new(None);
         events.begin(stream);
         events
     }
@@ -43,20 +102,33 @@ impl Events {
     /// The events of the monitor at this socket. It need not be there yet, and may come and go.
     #[must_use]
     pub fn at(path: &Path) -> Self {
-        let mut events =
-            Self { path: Some(path.to_owned()), stream: None, tried_at: Instant::now(), line: Vec::new() };
+        let mut events = Self::new(Some(path.to_owned()));
         events.connect();
         events
     }
 
-    /// Whether there is a monitor.
+    /// Whether there is a socket that was not given up.
     #[must_use]
     pub const fn is_connected(&self) -> bool {
         self.stream.is_some()
     }
 
+    /// Why nothing is heard of the guest, if that is another reason than the last one, or a monitor has greeted since.
+    pub fn trouble(&mut self) -> Option<String> {
+        if self.is_connected() && !self.decoder.is_greeted() && self.tried_at.elapsed() > GREETING_WITHIN {
+            self.trouble.get_or_insert_with(|| {
+                format!(
+                    "does not greet within {GREETING_WITHIN:?}; QEMU serves one client of a monitor at a time"
+                )
+            });
+        }
+        let trouble = self.trouble.take().filter(|trouble| self.told.as_ref() != Some(trouble))?;
+        self.told = Some(trouble.clone());
+        Some(trouble)
+    }
+
     fn begin(&mut self, mut stream: UnixStream) {
-        self.line.clear();
+        self.decoder = Decoder::default();
         // QEMU reads it after its greeting. The socket takes it whole at once, or the monitor is of no use.
         let begun = stream.set_nonblocking(true).and_then(|()| stream.write_all(CAPABILITIES));
         self.stream = begun.is_ok().then_some(stream);
@@ -64,8 +136,13 @@ impl Events {
 
     fn connect(&mut self) {
         self.tried_at = Instant::now();
-        if let Some(stream) = self.path.as_ref().and_then(|path| UnixStream::connect(path).ok()) {
-            self.begin(stream);
+        match self.path.as_deref().map(connect) {
+            Some(Ok(stream)) => self.begin(stream),
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.trouble = Some("takes no connection: others wait for it already".to_owned());
+            }
+            Some(Err(error)) => self.trouble = Some(error.to_string()),
+            None => {}
         }
     }
 
@@ -75,17 +152,15 @@ impl Events {
         loop {
             if self.stream.is_none() && self.path.is_some() && self.tried_at.elapsed() > AGAIN {
                 self.connect();
-                if self.stream.is_some() {
-                    // What happened meanwhile is not known.
-                    return Woken::Disrupted;
-                }
+                self.is_late = true;
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Woken::Slept;
             }
-            let Some(stream) = &self.stream else {
-                std::thread::sleep(left.min(AGAIN));
+            let wait = self.allowance.wait();
+            let Some(stream) = self.stream.as_ref().filter(|_| wait.is_zero()) else {
+                std::thread::sleep(left.min(if wait.is_zero() { AGAIN } else { wait }));
                 continue;
             };
             let limit =
@@ -100,7 +175,7 @@ impl Events {
 
     /// Reads what is there; whether it was a disruption.
     fn read(&mut self) -> bool {
-        let mut part = [0; 4096];
+        let mut part = [0; PART_OCTETS];
         let octets = match self.stream.as_mut().map(|stream| stream.read(&mut part)) {
             Some(Ok(octets @ 1..)) => octets,
             Some(Err(error))
@@ -114,18 +189,19 @@ impl Events {
                 return false;
             }
         };
-        self.line.extend_from_slice(&part[..octets]);
-        let mut is_disruption = false;
-        while let Some(end) = self.line.iter().position(|&octet| octet == b'\n') {
-            let line: Vec<u8> = self.line.drain(..=end).collect();
-            let Ok(said) = serde_json::from_slice::<Value>(&line) else {
-                self.stream = None;
-                return is_disruption;
-            };
-            is_disruption |= said["event"].as_str().is_some_and(|event| DISRUPTIONS.contains(&event));
+        self.allowance.take(octets);
+        let (mut is_disruption, mut is_greeting) = (false, false);
+        let taken = self.decoder.take(&part[..octets], &mut |message| {
+            is_disruption |= message == Message::Disruption;
+            is_greeting |= message == Message::Greeting;
+        });
+        if is_greeting {
+            (self.trouble, self.told) = (None, None);
+            is_disruption |= std::mem::take(&mut self.is_late);
         }
-        if self.line.len() > LINE_OCTETS_MAX {
+        if let Err(violation) = taken {
             self.stream = None;
+            self.trouble = Some(violation.to_string());
         }
         is_disruption
     }
@@ -135,7 +211,10 @@ impl Events {
 #[derive(Debug)]
 pub struct Monitor {
     stream: UnixStream,
-    line: Vec<u8>,
+    decoder: Decoder,
+    heard: VecDeque<Message>,
+    /// How long an answer may take.
+    within: Duration,
 }
 
 fn failed(problem: impl std::fmt::Display) -> LabError {
@@ -154,15 +233,19 @@ impl Monitor {
     pub fn connect(path: &Path, within: Duration) -> Result<Self, LabError> {
         let until = Instant::now() + within;
         let stream = loop {
-            match UnixStream::connect(path) {
+            match connect(path) {
                 Ok(stream) => break stream,
                 Err(error) if Instant::now() >= until => return Err(LabError::file(path)(error)),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         };
-        stream.set_read_timeout(Some(within)).map_err(LabError::system("a socket's timeout"))?;
-        let mut monitor = Self { stream, line: Vec::new() };
-        monitor.next()?;
+        stream
+            .set_nonblocking(false)
+            .and_then(|()| stream.set_write_timeout(Some(within)))
+            .map_err(LabError::system("a socket's timeout"))?;
+        let mut monitor = Self { stream, decoder: Decoder::default(), heard: VecDeque::new(), within };
+        // The greeting is the first message.
+        monitor.next(until.max(Instant::now() + AGAIN))?;
         monitor.execute("qmp_capabilities", &Value::Null)?;
         Ok(monitor)
     }
@@ -186,94 +269,47 @@ impl Monitor {
         if !arguments.is_null() {
             request["arguments"] = arguments.clone();
         }
+        let until = Instant::now() + self.within;
         self.stream
             .write_all(format!("{request}\n").as_bytes())
             .map_err(|error| failed(format!("takes no command: {error}")))?;
         loop {
-            let mut said = self.next()?;
-            if let Some(answer) = said.get_mut("return") {
-                return Ok(answer.take());
-            }
-            if let Some(error) = said.get("error") {
-                return Err(failed(format!("refuses {command}: {}", error["desc"])));
+            match self.next(until)? {
+                Message::Answer(answer) => return Ok(answer),
+                Message::Refusal(why) => return Err(failed(format!("refuses {command}: {why}"))),
+                Message::Greeting | Message::Disruption | Message::Other => {}
             }
         }
     }
 
-    /// The next line.
-    fn next(&mut self) -> Result<Value, LabError> {
-        let mut part = [0; 4096];
+    /// The next message, whatever else comes until then.
+    fn next(&mut self, until: Instant) -> Result<Message, LabError> {
+        let mut part = [0; PART_OCTETS];
         loop {
-            if let Some(end) = self.line.iter().position(|&octet| octet == b'\n') {
-                let line: Vec<u8> = self.line.drain(..=end).collect();
-                return serde_json::from_slice(&line)
-                    .map_err(|error| failed(format!("says no JSON: {error}")));
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(failed(format!("gives no answer within {:?}", self.within)));
             }
-            match self.stream.read(&mut part) {
+            if let Some(message) = self.heard.pop_front() {
+                return Ok(message);
+            }
+            self.stream.set_read_timeout(Some(left)).map_err(LabError::system("a socket's timeout"))?;
+            let octets = match self.stream.read(&mut part) {
                 Ok(0) => return Err(failed("has closed the connection")),
-                Ok(octets) => self.line.extend_from_slice(&part[..octets]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(octets) => octets,
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) =>
+                {
+                    continue;
+                }
                 Err(error) => return Err(failed(format!("does not answer: {error}"))),
-            }
-            if self.line.len() > LINE_OCTETS_MAX {
-                return Err(failed(format!("says more than {LINE_OCTETS_MAX} octets in a line")));
-            }
+            };
+            let taken = self.decoder.take(&part[..octets], &mut |message| self.heard.push_back(message));
+            taken.map_err(|violation: Violation| failed(violation))?;
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::net::UnixListener;
-
-    const NAP: Duration = Duration::from_millis(30);
-
-    #[test]
-    fn a_resume_wakes_and_nothing_else_does() {
-        let (ours, mut qemu) = UnixStream::pair().unwrap();
-        let mut events = Events::of(ours);
-        qemu.write_all(b"{\"QMP\": {}}\n{\"return\": {}}\n{\"event\": \"STOP\"}\n{\"event\": \"RES").unwrap();
-        assert_eq!(events.sleep(NAP), Woken::Slept);
-        qemu.write_all(b"UME\"}\n").unwrap();
-        assert_eq!(events.sleep(Duration::from_secs(60)), Woken::Disrupted);
-        assert_eq!(events.sleep(NAP), Woken::Slept);
-        let mut said = vec![0; CAPABILITIES.len()];
-        qemu.read_exact(&mut said).unwrap();
-        assert_eq!(said, CAPABILITIES);
-    }
-
-    #[test]
-    fn a_monitor_that_ends_or_lies_is_given_up_and_the_sleep_goes_on() {
-        for lie in [b"no JSON\n".to_vec(), vec![b'x'; LINE_OCTETS_MAX + 4096], Vec::new()] {
-            let (ours, mut qemu) = UnixStream::pair().unwrap();
-            qemu.set_nonblocking(true).unwrap();
-            let mut events = Events::of(ours);
-            let mut rest = &lie[..];
-            let until = Instant::now() + Duration::from_secs(20);
-            while events.is_connected() && Instant::now() < until {
-                let written = qemu.write(rest).unwrap_or(0);
-                rest = &rest[written..];
-                if rest.is_empty() {
-                    qemu.shutdown(std::net::Shutdown::Write).unwrap();
-                }
-                assert_eq!(events.sleep(Duration::from_millis(1)), Woken::Slept);
-            }
-            assert!(!events.is_connected());
-            let began = Instant::now();
-            assert_eq!(events.sleep(NAP), Woken::Slept);
-            assert!(began.elapsed() >= NAP);
-        }
-    }
-
-    #[test]
-    fn a_monitor_that_comes_later_is_found() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("a,b.sock");
-        let mut events = Events::at(&path);
-        assert!(!events.is_connected());
-        let _listener = UnixListener::bind(&path).unwrap();
-        assert_eq!(events.sleep(Duration::from_secs(60)), Woken::Disrupted);
-        assert!(events.is_connected());
-    }
-}
+#[path = "qmp_tests.rs"]
+mod tests;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `ktsn clock publish`: the host's side.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -48,19 +48,26 @@ pub(super) struct PublishArgs {
 }
 
 /// Publishes until a signal or a time, and hears QEMU's events.
-struct ByMonitor {
-    events: Option<Events>,
+struct ByMonitor<'a> {
+    events: Option<(Events, &'a Path)>,
     until: Option<Instant>,
 }
 
-impl Pace for ByMonitor {
+impl Pace for ByMonitor<'_> {
     fn goes_on(&mut self) -> bool {
         !clock::stop_requested() && self.until.is_none_or(|until| Instant::now() < until)
     }
 
     fn sleep(&mut self, nap: Duration) -> Woken {
-        if let Some(events) = &mut self.events {
-            return events.sleep(nap);
+        if let Some((events, path)) = &mut self.events {
+            let woken = events.sleep(nap);
+            if let Some(trouble) = events.trouble() {
+                eprintln!(
+                    "ktsn clock publish: --qmp {}: {trouble}; pauses are not heard of; it is looked for each second",
+                    path.display()
+                );
+            }
+            return woken;
         }
         std::thread::sleep(nap);
         Woken::Slept
@@ -74,15 +81,7 @@ pub(super) fn run(args: &PublishArgs) -> anyhow::Result<ExitCode> {
     let mut publisher =
         Publisher::new(page, exchange, options).map_err(|error| anyhow::anyhow!("--interval: {error}"))?;
     let began = Instant::now();
-    let events = args.qmp.as_deref().map(Events::at);
-    if let Some(path) =
-        args.qmp.as_ref().filter(|_| events.as_ref().is_some_and(|events| !events.is_connected()))
-    {
-        eprintln!(
-            "ktsn clock publish: --qmp {}: no monitor yet; it is looked for each second",
-            path.display()
-        );
-    }
+    let events = args.qmp.as_deref().map(|path| (Events::at(path), path));
     publisher.run(&mut ByMonitor { events, until: args.duration.map(|duration| began + duration) })?;
     let (done, cpu) = (publisher.done(), kernel::thread_cpu().get() as f64 * 1e-9);
     let seconds = began.elapsed().as_secs_f64();
