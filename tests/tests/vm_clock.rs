@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 use ktsn_clock::kernel::{Pair, pair};
 use ktsn_lab::vm::qmp::Monitor;
 use ktsn_lab::vm::truth::counter_offsets;
-use ktsn_tests::cli::{err, ktsn};
+use ktsn_tests::cli::{err, ktsn, out};
 use serde_json::{Value, json};
 
+use super::network::{Space, ip};
 use super::{Cache, LONG, image, qemu_of, skip};
 
 #[test]
@@ -350,4 +351,35 @@ fn a_guests_clock_follows_by_chrony_over_its_bridge() {
     let skipped = |check: &&Value| check["name"] == "kvm" && check["outcome"] == "skipped";
     assert_eq!(checks.iter().filter(skipped).count(), 1, "{document}");
     assert_eq!(cache.records(), 0);
+}
+
+/// chronyd gives up root's rights, so the kernel does not end it with a run that is killed, at whatever moment: `clean` does.
+#[test]
+fn a_killed_run_leaves_no_time_server() {
+    let image = match image() {
+        Ok(image) => image,
+        Err(reason) => return skip(reason),
+    };
+    let (cache, space) = (Cache::new(image, true), Space::new());
+    ip(&format!("-n {} addr add 10.0.0.1/24 dev br0", space.0));
+    let datapath = format!("bridge:br0@{}", space.0);
+    let servers = || ip(&format!("netns pids {}", space.0));
+    let mut run = cache.vm(&["run", "--accelerator", "tcg", "--clock", "chrony", "--datapath", &datapath]);
+    let mut run = run.args(["--address", "10.0.0.2/24", "--", "true"]).stderr(Stdio::null()).spawn().unwrap();
+    // The guest has not been started yet.
+    let until = Instant::now() + LONG;
+    while ip(&format!("netns exec {} ss -Hlun", space.0)).is_empty() && Instant::now() < until {
+        assert!(run.try_wait().unwrap().is_none(), "the run has ended");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert!(!servers().trim().is_empty(), "the time server ended by itself");
+    let cleaned = cache.vm(&["clean"]).output().unwrap();
+    assert!(out(&cleaned).starts_with("killed runs: 1 removed, 1 guests ended"), "{cleaned:?}");
+    // What the killed run had asked the kernel by ends by itself.
+    while !servers().is_empty() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(servers(), "");
 }

@@ -9,11 +9,12 @@ use super::machine::Accelerator;
 use super::protocol::Clock;
 use super::qmp::Events;
 use super::run::Request;
+use super::runs::Record;
 use super::time_server::TimeServer;
 use crate::error::LabError;
 use ktsn_clock::host::{Done, Options, Pace, Publisher, Woken};
 use ktsn_clock::region::{OCTETS, Region};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -50,21 +51,23 @@ impl Pace for ByEvents {
     }
 }
 
-/// Shared memory of an area's length.
+/// Shared memory of an area's length, which it keeps: QEMU has it, too, and a publisher whose memory is cut ends by SIGBUS.
 fn memory(name: &str) -> Result<File, LabError> {
-    let memory = memfd_create(name, MemfdFlags::CLOEXEC)
+    let memory = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(|error| LabError::system("memfd_create")(error.into()))?;
     let memory = File::from(memory);
     memory.set_len(OCTETS.into()).map_err(LabError::system("memory for the guest's clock"))?;
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(|error| LabError::system("F_ADD_SEALS")(error.into()))?;
     Ok(memory)
 }
 
 impl HostClock {
-    /// Starts what the clock needs.
+    /// Starts what the clock needs; `record` gets its process.
     ///
     /// # Errors
     /// [`LabError::Impossible`] if this machine cannot give the guest such a clock; [`LabError::Usage`] if the guest's network cannot.
-    pub(super) fn start(image: &Image, request: &Request) -> Result<Self, LabError> {
+    pub(super) fn start(image: &Image, request: &Request, record: &mut Record) -> Result<Self, LabError> {
         let (clock, accelerator) = (request.job.clock, request.accelerator);
         let stop = Arc::new(AtomicBool::new(false));
         let mut made = Self { areas: None, monitor: None, server: None, stop, publisher: None };
@@ -79,7 +82,7 @@ impl HostClock {
                 });
             }
             Clock::Kvm => {}
-            Clock::Chrony => made.server = Some(TimeServer::start(image, &request.machine)?),
+            Clock::Chrony => made.server = Some(TimeServer::start(image, &request.machine, record)?),
             Clock::Vptp => made.publish()?,
         }
         Ok(made)
@@ -105,11 +108,6 @@ impl HostClock {
     pub(super) fn time_server(&self) -> String {
         let address = self.server.as_ref().map(TimeServer::address);
         address.map_or_else(String::new, |address| format!("{} {}", address.ip(), address.port()))
-    }
-
-    /// The number of the process that the clock has.
-    pub(super) fn process(&self) -> Option<u32> {
-        self.server.as_ref().map(TimeServer::process)
     }
 
     /// What QEMU inherits.
@@ -150,5 +148,24 @@ impl Drop for HostClock {
         self.stop.store(true, Ordering::Relaxed);
         // The guest has noticed a publisher that failed: its clock was unsynchronised.
         let _ = self.publisher.take().map(JoinHandle::join);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest may own its QEMU, which has both areas.
+    #[test]
+    fn nothing_that_qemu_inherits_can_be_cut() {
+        let memory = memory("ktsn-test").unwrap();
+        let qemu_s =
+            File::options().write(true).open(format!("/proc/self/fd/{}", memory.as_raw_fd())).unwrap();
+        for octets in [0, 4096, u64::from(OCTETS) * 2] {
+            let refused = qemu_s.set_len(octets).expect_err("cut");
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{octets}");
+        }
+        assert_eq!(memory.metadata().unwrap().len(), u64::from(OCTETS));
+        Region::of(&memory, true).unwrap();
     }
 }

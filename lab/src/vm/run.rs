@@ -256,16 +256,14 @@ impl Guest {
                 kernel.display()
             )));
         }
-        let clock = HostClock::start(image, request)?;
+        // First, so that `ktsn vm clean` finds what is started, whenever this process is killed.
+        let mut record = Record::new(cache)?;
+        let clock = HostClock::start(image, request, &mut record)?;
         let files = files(image, request, clock.time_server())?;
         let octets = files.metadata().map_err(LabError::system("fstat"))?.len();
         request.machine.check_files(octets)?;
         let (port, far) = UnixStream::pair().map_err(LabError::system("socketpair"))?;
         let (console, write) = io::pipe().map_err(LabError::system("pipe"))?;
-        let mut record = Record::new(cache)?;
-        if let Some(server) = clock.process() {
-            record.name_process(server)?;
-        }
         let attachment = Attachment::new(&request.machine, kind)?;
         for socket in &attachment.sockets {
             record.name_socket(socket)?;

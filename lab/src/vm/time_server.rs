@@ -8,6 +8,7 @@ use super::cpio;
 use super::image::Image;
 use super::machine::Machine;
 use super::network::{Address, Datapath};
+use super::runs::Record;
 use crate::command;
 use crate::error::LabError;
 use crate::sys;
@@ -55,11 +56,12 @@ pub(super) fn address_of(shown: &str, guest: Address) -> Option<IpAddr> {
 }
 
 impl TimeServer {
-    /// Starts a server that the machine's device reaches.
+    /// Starts a server that the machine's device reaches; `record` names it. It must, because chronyd gives up root's rights, and the kernel
+    /// then ends it no more with its parent.
     ///
     /// # Errors
     /// [`LabError::Usage`]: the machine has no such device, or the bridge no address there; what keeps chronyd from starting.
-    pub(super) fn start(image: &Image, machine: &Machine) -> Result<Self, LabError> {
+    pub(super) fn start(image: &Image, machine: &Machine, record: &mut Record) -> Result<Self, LabError> {
         let (Datapath::Bridge(bridge), Some(guest)) = (&machine.datapath, machine.address) else {
             return Err(LabError::Usage(
                 "--clock chrony: expected --datapath bridge:BRIDGE and --address, over which the guest asks this machine for the time"
@@ -105,6 +107,7 @@ impl TimeServer {
             remedy: "; `ktsn vm image --rebuild` makes it again",
         })?;
         let mut server = Self { process, address: SocketAddr::new(address, port) };
+        record.name_process(server.process.id())?;
         server.wait(namespace, &mut said)?;
         Ok(server)
     }
@@ -133,11 +136,6 @@ impl TimeServer {
     /// Where it answers: address and port.
     pub(super) const fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// Its number.
-    pub(super) fn process(&self) -> u32 {
-        self.process.id()
     }
 }
 
