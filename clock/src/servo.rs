@@ -46,6 +46,12 @@ impl Servo {
         Self { backward, may_set_back, base: rate, rate, before: None }
     }
 
+    /// The rate at which the clock goes on alone: no offset is worked off, because nothing would show when that is done.
+    pub const fn coast(&mut self) -> f64 {
+        (self.rate, self.before) = (self.base, None);
+        self.base
+    }
+
     /// `offset`: true time − the clock, `passed`: seconds since the last command.
     pub fn steer(&mut self, offset: Nanos, passed: f64) -> Command {
         let seconds = offset.get() as f64 * 1e-9;
@@ -107,6 +113,27 @@ mod tests {
             let mut servo = Servo::new(Backward::Slew(500e-6), true, 0.0);
             let offsets = run(&mut servo, offset as f64, ppm * 1e-6, every, 200);
             prop_assert!(offsets[150..].iter().all(|offset| offset.abs() < 50.0), "{:?}", &offsets[150..160]);
+        }
+    }
+
+    /// A follower that ends, or has lost its page, in the middle of a correction: the clock keeps the learned rate, not the correction's.
+    #[test]
+    fn a_clock_alone_does_not_go_on_with_a_correction() {
+        for (backward, least) in [(Backward::Slew(500e-6), 490e-6), (Backward::Hold, 0.09)] {
+            let mut servo = Servo::new(backward, false, 30e-6);
+            for passed in [0.0, 0.5, 0.5] {
+                let Command::Rate(rate) = servo.steer(Nanos::from_seconds(-30), passed) else {
+                    panic!("set back")
+                };
+                assert!(rate < 30e-6 - least, "{rate}");
+            }
+            let rate = servo.coast();
+            assert!((rate - 30e-6).abs() < LEARN_MAX, "{rate}");
+            // Whatever happened meanwhile teaches nothing about the frequency.
+            let Command::Step(_, after) = servo.steer(Nanos::from_millis(7), 0.0) else {
+                panic!("not stepped")
+            };
+            assert_eq!(after.to_bits(), rate.to_bits());
         }
     }
 

@@ -75,6 +75,15 @@ pub struct Session {
     hurried: u32,
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        // A clock that is steered no more must not go on with a correction. Where the kernel refuses, it has refused before.
+        if let (Some(servo), Some(_)) = (&mut self.servo, self.steered_at) {
+            let _ = kernel::set_rate(servo.coast());
+        }
+    }
+}
+
 impl Session {
     /// A follower on two areas; `servo`: it steers the kernel's clock.
     #[must_use]
@@ -182,8 +191,10 @@ impl Session {
         let Some(servo) = &mut self.servo else { return Ok(None) };
         let followed = reading.filter(|reading| self.follower.is_steerable(reading));
         let (Some(reading), Some(offset)) = (followed, offset) else {
-            // It goes on at the rate that it has.
-            self.steered_at = None;
+            // It goes on alone.
+            if self.steered_at.take().is_some() {
+                kernel::set_rate(servo.coast())?;
+            }
             let max_error = reading.map_or(Nanos::from_seconds(16), |reading| reading.error);
             kernel::claim(&Claim {
                 is_synchronised: false,

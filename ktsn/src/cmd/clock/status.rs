@@ -24,6 +24,12 @@ pub(super) const FILE: &str = "/run/ktsn-clock/status.json";
 const OLD_NS: u64 = 3_000_000_000;
 const EVENTS_KEPT: usize = 16;
 
+/// Whether no follower works any more that wrote at `updated_at`. An instant that has not come yet is of another boot: the file was kept
+/// where `/run` is not empty at the start, as in a container.
+const fn is_old(updated_at: u64, now: u64) -> bool {
+    updated_at > now || now - updated_at > OLD_NS
+}
+
 /// The follower's state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
@@ -137,7 +143,7 @@ impl Snapshot {
         })?;
         let mut read: Self =
             serde_json::from_str(&text).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
-        if clock::monotonic_now().as_nanos().saturating_sub(read.updated_at_ns) > OLD_NS {
+        if is_old(read.updated_at_ns, clock::monotonic_now().as_nanos()) {
             "unsynchronised".clone_into(&mut read.state);
             read.events.push_back("the follower has ended, or stands still".to_owned());
         }
@@ -299,4 +305,25 @@ pub(super) fn sample(args: &SampleArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_of_another_boot_follows_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("status.json");
+        let now = clock::monotonic_now().as_nanos();
+        for (updated_at_ns, state) in [
+            (now, "following"),
+            (now.saturating_sub(OLD_NS + 1), "unsynchronised"),
+            (now + 1_000_000_000_000, "unsynchronised"),
+        ] {
+            let left = Snapshot { state: "following".to_owned(), updated_at_ns, ..Snapshot::new("self") };
+            left.write(&path).unwrap();
+            assert_eq!(Snapshot::read(&path).unwrap().state(), state, "{updated_at_ns}");
+        }
+    }
 }
