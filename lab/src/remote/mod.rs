@@ -25,12 +25,14 @@ use crate::process::end_of;
 use crate::sys;
 use crate::vm::printable;
 use clock::ClockFacts;
+use ktsn_measure::clock::stop_requested;
 use std::ffi::OsString;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::str::FromStr;
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// How often this side says that it lives.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -38,6 +40,9 @@ pub const HEARTBEAT: Duration = Duration::from_secs(1);
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The most octets of a short answer.
 const ANSWER_OCTETS_MAX: u64 = 1 << 20;
+/// How long a short answer may take, with the connection.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// ssh's own exit status for a connection that failed.
 const SSH_FAILED: i32 = 255;
 /// A shell's exit status for a program that it does not find.
@@ -222,30 +227,19 @@ impl Remote {
     /// [`RemoteError`]: no connection, no such program, or its failure.
     pub fn output(&self, arguments: &[&str]) -> Result<String, RemoteError> {
         let words: Vec<&str> = [&[self.ktsn.as_str()], arguments].concat();
-        let mut command = self.ssh(&words);
-        sys::inherit(&mut command, &[]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(no_ssh)?;
-        let errors = child.stderr.take().map(|pipe| std::thread::spawn(move || session::last_of(pipe)));
-        // Read before the wait: a full pipe would never end. One octet more than is allowed shows the excess.
-        let mut said = Vec::new();
-        if let Some(pipe) = child.stdout.take() {
-            pipe.take(ANSWER_OCTETS_MAX + 1)
-                .read_to_end(&mut said)
-                .map_err(LabError::system("ssh's output"))?;
+        let untrue = |problem: String| RemoteError::Untrue { target: self.target.clone(), problem };
+        match short_answer(self.ssh(&words), ANSWER_WITHIN)? {
+            Short::TooLong => Err(untrue(format!("its answer has more than {ANSWER_OCTETS_MAX} octets"))),
+            Short::Late => {
+                Err(untrue(format!("`{}` gave no answer within {ANSWER_WITHIN:?}", Self::shown(&words))))
+            }
+            Short::Whole(status, said, _) if status.success() => {
+                Ok(String::from_utf8_lossy(&said).into_owned())
+            }
+            Short::Whole(status, _, errors) => {
+                Err(self.failure(&words, status, &String::from_utf8_lossy(&errors)))
+            }
         }
-        if said.len() as u64 > ANSWER_OCTETS_MAX {
-            let _ = child.kill();
-            let _ = child.wait();
-            let problem = format!("its answer has more than {ANSWER_OCTETS_MAX} octets");
-            return Err(RemoteError::Untrue { target: self.target.clone(), problem });
-        }
-        let status = child.wait().map_err(LabError::system("wait"))?;
-        let errors = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
-        if status.success() {
-            return Ok(String::from_utf8_lossy(&said).into_owned());
-        }
-        Err(self.failure(&words, status, &String::from_utf8_lossy(&errors)))
     }
 
     fn failure(&self, words: &[&str], status: ExitStatus, said: &str) -> RemoteError {
@@ -291,6 +285,72 @@ impl Remote {
             status: format!("its answer is none: {error}"),
             said: end_of(&printable(answer.as_bytes())).to_owned(),
         })
+    }
+}
+
+/// What came of a command whose answer is short.
+#[derive(Debug)]
+enum Short {
+    /// How it ended, its answer, and the end of its words.
+    Whole(ExitStatus, Vec<u8>, Vec<u8>),
+    TooLong,
+    Late,
+}
+
+/// Runs a command that another host may hold up: not longer than `within`, nor after a stop was asked for.
+fn short_answer(mut command: Command, within: Duration) -> Result<Short, RemoteError> {
+    sys::inherit(&mut command, &[]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = Ends(command.spawn().map_err(no_ssh)?);
+    let errors = child.0.stderr.take().map(|pipe| std::thread::spawn(move || session::last_of(pipe)));
+    // Read before the wait: a full pipe would never end. One octet more than is allowed shows the excess.
+    let answer = child.0.stdout.take().map(|pipe| {
+        std::thread::spawn(move || {
+            let mut said = Vec::new();
+            pipe.take(ANSWER_OCTETS_MAX + 1).read_to_end(&mut said).map(|_| said)
+        })
+    });
+    let until = Instant::now() + within;
+    let mut status = None;
+    while answer.as_ref().is_some_and(|thread| !thread.is_finished()) || status.is_none() {
+        if stop_requested() {
+            return Err(LabError::Stopped.into());
+        }
+        if Instant::now() > until {
+            return Ok(Short::Late);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+        status = child.0.try_wait().map_err(LabError::system("wait"))?;
+        if status.is_none() && answer.as_ref().is_some_and(JoinHandle::is_finished) {
+            // What has said more than allowed may wait for a reader.
+            break;
+        }
+    }
+    let said = answer.and_then(|thread| thread.join().ok()).transpose();
+    let said = said.map_err(LabError::system("ssh's output"))?.unwrap_or_default();
+    if said.len() as u64 > ANSWER_OCTETS_MAX {
+        return Ok(Short::TooLong);
+    }
+    while status.is_none() && Instant::now() <= until && !stop_requested() {
+        std::thread::sleep(LOOK_AGAIN);
+        status = child.0.try_wait().map_err(LabError::system("wait"))?;
+    }
+    let Some(status) = status else { return Ok(Short::Late) };
+    // Another process may hold its end of the pipe.
+    while errors.as_ref().is_some_and(|thread| !thread.is_finished()) && Instant::now() <= until {
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    let errors = errors.filter(JoinHandle::is_finished).and_then(|thread| thread.join().ok());
+    Ok(Short::Whole(status, said, errors.unwrap_or_default()))
+}
+
+/// A process that is killed on drop.
+struct Ends(std::process::Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -211,3 +211,23 @@ fn orders_are_lines_and_names_stay_below_their_directory() {
     }
     assert!(is_file_name("a-b_c.1/rt.json"));
 }
+
+/// A host that says nothing, closes its output and stays, or says too much holds nothing up.
+#[test]
+fn a_short_answer_is_not_waited_for_without_end() {
+    let ask = |script: &str, within: u64| {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", script]);
+        short_answer(command, Duration::from_millis(within)).unwrap()
+    };
+    for script in ["exec sleep 100", "exec >&-; exec sleep 100"] {
+        let began = std::time::Instant::now();
+        assert!(matches!(ask(script, 200), Short::Late), "{script}");
+        assert!(began.elapsed() < Duration::from_secs(50), "{script}");
+    }
+    assert!(matches!(ask("exec yes", 60_000), Short::TooLong));
+    let Short::Whole(status, said, words) = ask("echo so; echo why >&2; exit 3", 60_000) else {
+        panic!("late")
+    };
+    assert_eq!((status.code(), &said[..], &words[..]), (Some(3), &b"so\n"[..], &b"why\n"[..]));
+}
