@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use rustix::fs::OFlags;
 use serde_json::{Value, json};
 
 use super::{facts, redact};
@@ -148,12 +149,15 @@ fn contents(run_dir: &Path, members: &[Member], now: Duration) -> Value {
 /// A text file; its end if it is too long. Only ordinary files: a pipe in its place would be waited for.
 fn read(path: &Path) -> Result<String, String> {
     let failed = |error: io::Error| format!("{}: {error}", path.display());
-    let about = fs::symlink_metadata(path).map_err(failed)?;
+    // The file that is looked at is the one that is read: its name may lead elsewhere a moment later.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut file =
+        OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path).map_err(failed)?;
+    let about = file.metadata().map_err(failed)?;
     if !about.is_file() {
         return Err(format!("{}: no ordinary file", path.display()));
     }
     let mut data = Vec::new();
-    let mut file = File::open(path).map_err(failed)?;
     file.seek(SeekFrom::Start(about.len().saturating_sub(MEMBER_MAX))).map_err(failed)?;
     file.take(MEMBER_MAX).read_to_end(&mut data).map_err(failed)?;
     Ok(String::from_utf8_lossy(&data).into_owned())

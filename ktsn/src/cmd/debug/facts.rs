@@ -100,7 +100,27 @@ fn boot(line: &str) -> Vec<String> {
         _ => word.to_owned(),
     };
     // Behind `--` are words for the first process.
-    line.split_whitespace().take_while(|word| *word != "--").map(shown).collect()
+    words(line).into_iter().take_while(|word| *word != "--").map(|word| shown(&word)).collect()
+}
+
+/// The words as the kernel parts them: a space in double quotes parts nothing.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut is_quoted, mut is_open) = (Vec::<String>::new(), false, false);
+    for c in line.chars() {
+        is_quoted ^= c == '"';
+        if c.is_whitespace() && !is_quoted {
+            is_open = false;
+            continue;
+        }
+        if !is_open {
+            words.push(String::new());
+            is_open = true;
+        }
+        if let Some(word) = words.last_mut() {
+            word.push(c);
+        }
+    }
+    words
 }
 
 /// The network devices of this process's namespace with their counters; settings, driver and queues too if /sys shows the same namespace.
@@ -147,7 +167,10 @@ mod tests {
 
     #[test]
     fn unknown_words_of_the_command_line_lose_their_values() {
-        let line = "root=/dev/vda isolcpus=1 quiet luks.key=hunter2 nohz_full=1 -- init=hunter2";
-        assert_eq!(boot(line), ["root=…", "isolcpus=1", "quiet", "luks.key=…", "nohz_full=1"]);
+        let line = "root=/dev/vda isolcpus=1 quiet luks.key=hunter2 pass=\"a hunter2\" \"pass=b hunter2\"  nohz_full=1 -- init=hunter2";
+        assert_eq!(
+            boot(line),
+            ["root=…", "isolcpus=1", "quiet", "luks.key=…", "pass=…", "\"pass=…", "nohz_full=1"]
+        );
     }
 }

@@ -46,6 +46,8 @@ pub(super) fn text(whole: &str) -> String {
         if trimmed.starts_with('[') && !trimmed.contains('=') {
             is_secret_table = names_a_secret(trimmed);
         } else if is_secret_table {
+            // A list of lists has lines that look like another table's name.
+            hidden = trimmed.split_once('=').map_or(Hidden::Nothing, |(_, value)| Hidden::begun_by(value));
             continue;
         }
         if trimmed.contains(KEY_BEGIN) {
@@ -91,19 +93,52 @@ impl Hidden {
             Self::Key if line.contains(KEY_END) => Self::Nothing,
             Self::Quotes(quotes) if line.contains(quotes) => Self::Nothing,
             Self::Key | Self::Quotes(_) => self,
-            Self::Brackets(open) => {
-                let count = |set: [char; 2]| line.chars().filter(|c| set.contains(c)).count();
-                match (open + count(['[', '{'])).saturating_sub(count([']', '}'])) {
-                    0 => Self::Nothing,
-                    open => Self::Brackets(open),
-                }
-            }
+            Self::Brackets(open) => match open_after(open, line) {
+                0 => Self::Nothing,
+                open => Self::Brackets(open),
+            },
         }
     }
 }
 
+/// How many brackets are open behind a line; those in quotes are a value's.
+fn open_after(mut open: usize, line: &str) -> usize {
+    let (mut quote, mut is_escaped) = (None, false);
+    for c in line.chars() {
+        match (quote, c) {
+            (Some('"'), _) if is_escaped => is_escaped = false,
+            (Some('"'), '\\') => is_escaped = true,
+            (Some(end), _) if c == end => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '[' | '{') => open += 1,
+            (None, ']' | '}') => open = open.saturating_sub(1),
+            (None, '#') => break,
+            (None, _) => {}
+        }
+    }
+    open
+}
+
+/// Where the value begins that a word of a command line (`--token VALUE`) or of HTTP (`Bearer VALUE`) announces.
+fn value_of_a_word(line: &str) -> Option<usize> {
+    let mut at = 0;
+    for word in line.split_inclusive(char::is_whitespace) {
+        at += word.len();
+        let name = word.trim_end();
+        let announces = name.starts_with("--") && names_a_secret(name) || name.eq_ignore_ascii_case("bearer");
+        if announces && !name.contains(['=', ':']) && at < line.len() {
+            return Some(at);
+        }
+    }
+    None
+}
+
 /// The line up to the value of a name of a secret, and that value; else the whole line.
 fn without_value(line: &str) -> (String, Option<&str>) {
+    if let Some(at) = value_of_a_word(line) {
+        return (format!("{}{LEFT_OUT}", &without_value(&line[..at]).0), None);
+    }
     for (at, sign) in line.char_indices().filter(|(_, c)| matches!(c, '=' | ':')) {
         let name = line[..at].rsplit([' ', ',', '{', '=', '\t', ';', '&', '?']).find(|word| !word.is_empty());
         if name.is_some_and(names_a_secret) {
@@ -145,7 +180,10 @@ pub(super) fn json(value: &mut Value) {
             }
         }
         Value::Array(values) => values.iter_mut().for_each(json),
-        Value::String(text) => *text = without_credentials(text),
+        Value::String(words) => {
+            let shown = text(words);
+            *words = if words.ends_with('\n') { shown } else { shown.trim_end_matches('\n').to_owned() };
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
@@ -169,6 +207,10 @@ mod tests {
             "url = \"https://me:hunter2@host/x\"",
             "2026-11-26 WARN asked with token=hunter2 again",
             "GET http://host/?token=hunter2",
+            "passwords = [\n  \"a]b\",\n  \"hunter2\"\n]",
+            "[credentials]\nlist = [\n  [\"hunter2\", \"a\"],\n  \"hunter2\"\n]",
+            "started: client --user me --auth-token hunter2 --verbose",
+            "asked with Bearer hunter2",
         ] {
             let shown = text(&format!("{secret}\n[after]\nlink_speed = 7\n"));
             assert!(!shown.contains("hunter2"), "{secret}: {shown}");
@@ -184,10 +226,11 @@ mod tests {
 
     #[test]
     fn json_is_left_out_at_every_depth() {
-        let mut value =
-            serde_json::json!({ "a": [{ "authToken": [1, 2], "url": "x://u:p@h", "n": 1 }], "psk": "x" });
+        let mut value = serde_json::json!({ "a": [{ "authToken": [1, 2], "url": "x://u:p@h", "n": 1 }], "psk": "x",
+                "why": "line 3:\n  token = \"hunter2\"\nGET /?api_key=hunter2", "name": "a: b" });
         json(&mut value);
-        let expected = serde_json::json!({ "a": [{ "authToken": LEFT_OUT, "url": "x://(left out)@h", "n": 1 }], "psk": LEFT_OUT });
+        let expected = serde_json::json!({ "a": [{ "authToken": LEFT_OUT, "url": "x://(left out)@h", "n": 1 }], "psk": LEFT_OUT,
+            "why": "line 3:\n  token = (left out)\nGET /?api_key= (left out)", "name": "a: b" });
         assert_eq!(value, expected);
     }
 }
