@@ -11,6 +11,7 @@ mod doctor;
 mod installed;
 mod k8s;
 mod output;
+mod plain;
 mod running;
 #[allow(unsafe_code)]
 mod sys;

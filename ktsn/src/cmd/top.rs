@@ -6,7 +6,6 @@
 
 mod app;
 mod draw;
-mod plain;
 mod rows;
 #[cfg(test)]
 mod samples;
@@ -169,7 +168,7 @@ async fn watch(run_dir: &Path, args: &TopArgs, shown: Shown) -> Result<(), Strin
         let text = match shown {
             Shown::Redrawn | Shown::Table => view.table(),
             Shown::Line => format!("{}\n", view.line()),
-            Shown::Json => format!("{}\n", plain::escaped(&view.json().to_string())),
+            Shown::Json => format!("{}\n", crate::plain::escaped(&view.json().to_string())),
         };
         match output::show(&text)? {
             Written::Whole if !args.once => {}

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Refused};
 use super::installed;
+use crate::plain::plain;
 
 /// What runs on each node.
 #[derive(Clone, Debug)]
@@ -134,7 +135,9 @@ fn outcome(pod: &Value) -> Option<Result<String, String>> {
     let state = &pod["status"]["containerStatuses"][0]["state"];
     let ended = &state["terminated"];
     if ended.is_object() {
-        let said = ended["message"].as_str().unwrap_or_default().trim().to_owned();
+        // The node's own words, which go to a terminal.
+        let said = ended["message"].as_str().unwrap_or_default().trim().lines().map(plain);
+        let said = said.collect::<Vec<_>>().join("\n");
         return Some(if ended["exitCode"] == 0 {
             Ok(said)
         } else {
@@ -143,7 +146,7 @@ fn outcome(pod: &Value) -> Option<Result<String, String>> {
     }
     if pod["status"]["phase"] == "Failed" {
         let said = pod["status"]["message"].as_str().unwrap_or("the pod failed");
-        return Some(Err(said.to_owned()));
+        return Some(Err(plain(said)));
     }
     let reason = state["waiting"]["reason"].as_str().unwrap_or_default();
     let is_final = matches!(
@@ -164,7 +167,7 @@ pub(crate) fn waiting(pod: &Value) -> Option<String> {
         let waits = &status["state"]["waiting"];
         let reason = waits["reason"].as_str()?;
         let image = status["image"].as_str().unwrap_or_default();
-        Some(match reason {
+        Some(plain(&match reason {
             "ImagePullBackOff" | "ErrImagePull" | "ErrImageNeverPull" | "InvalidImageName" => format!(
                 "{reason}: the node does not have the image {image}; import its archive there (`ctr -n k8s.io images import FILE`), \
                  or push it to a registry and name that with --registry"
@@ -173,7 +176,7 @@ pub(crate) fn waiting(pod: &Value) -> Option<String> {
                 let message = waits["message"].as_str().unwrap_or_default();
                 format!("{reason} {message}").trim().to_owned()
             }
-        })
+        }))
     })
 }
 
@@ -210,6 +213,9 @@ mod tests {
             state("b", json!({"terminated": {"exitCode": 1, "message": "no vxlan"}})),
             state("c", json!({"waiting": {"reason": "ErrImageNeverPull"}})),
             state("d", json!({"waiting": {"reason": "ContainerCreating"}})),
+            // Words that a terminal would obey.
+            state("e", json!({"terminated": {"exitCode": 0, "message": "note: \u{1b}[2J\nfit\n"}})),
+            state("f", json!({"waiting": {"reason": "RunContainerError", "message": "\u{1b}]0;x\u{7}"}})),
         ]});
         let cluster = Recorded::new(&[
             (
@@ -223,11 +229,13 @@ mod tests {
             ),
             ("delete pods", Ok("")),
         ]);
-        let nodes = ["a", "b", "c", "d"].map(str::to_owned);
+        let nodes = ["a", "b", "c", "d", "e", "f"].map(str::to_owned);
         let answers = task().run(&cluster, &nodes, Duration::from_millis(20)).unwrap();
         assert_eq!(answers["a"], Ok("fit".to_owned()));
         assert_eq!(answers["b"], Err("exit status 1: no vxlan".to_owned()));
         assert!(answers["c"].as_ref().unwrap_err().contains("--registry"), "{answers:?}");
+        assert_eq!(answers["e"], Ok("note: \u{fffd}[2J\nfit".to_owned()));
+        assert_eq!(answers["f"], Err("RunContainerError \u{fffd}]0;x\u{fffd}".to_owned()));
         assert!(answers["d"].as_ref().unwrap_err().contains("ContainerCreating"), "{answers:?}");
         assert!(cluster.calls().last().unwrap().starts_with("delete pods"), "{:?}", cluster.calls());
     }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::cluster::{Cluster, Refused};
 use super::installed;
 use super::node_pods::waiting;
+use crate::plain::plain;
 
 /// One node's part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -130,7 +131,7 @@ pub(crate) fn last_words(cluster: &dyn Cluster, namespace: &str, pod: &str, cont
     for container in containers {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&tailLines=3");
         for line in cluster.call(&["get", "--raw", &path], None).unwrap_or_default().lines() {
-            said.push_str(&format!("\n    {container}: {line}"));
+            said.push_str(&format!("\n    {container}: {}", plain(line)));
         }
     }
     said

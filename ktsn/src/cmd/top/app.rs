@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use ktsn_proto::v1;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::plain::plain;
 use super::rows::{self, Row};
 use super::view::View;
+use crate::plain::plain;
 
 /// Intervals that sparklines remember.
 const REMEMBERED: usize = 240;

@@ -8,10 +8,10 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Clear;
 
 use super::app::{App, Interval, Pane};
-use super::plain::plain;
 use super::rows::{Row, heads};
 use super::strip;
 use crate::output::span;
+use crate::plain::plain;
 
 /// Columns of a name at most.
 const NAME_MAX: usize = 28;

@@ -6,9 +6,9 @@
 use std::cmp::Ordering;
 
 use super::app::{Interval, Pane};
-use super::plain::plain;
 use super::view::View;
 use crate::output::span;
+use crate::plain::plain;
 
 /// A cell.
 #[derive(Clone, Debug, PartialEq)]

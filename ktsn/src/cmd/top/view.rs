@@ -11,8 +11,8 @@ use hdrhistogram::serialization::Deserializer;
 use ktsn_proto::v1;
 use serde_json::{Value, json};
 
-use super::plain::plain;
 use crate::output::{or_dash, span, table};
+use crate::plain::plain;
 
 /// What happened within an interval.
 #[derive(Clone, Debug)]

@@ -14,13 +14,13 @@ fn is_unsafe(c: char) -> bool {
 }
 
 /// The text with U+FFFD in place of each unsafe character.
-pub(super) fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if is_unsafe(c) { LEFT_OUT } else { c }).collect()
 }
 
 /// A JSON document with its unsafe characters as escapes: a program reads the same names, a terminal obeys none of them.
 /// Such characters stand only inside of strings.
-pub(super) fn escaped(json: &str) -> String {
+pub(crate) fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
         if is_unsafe(c) {
