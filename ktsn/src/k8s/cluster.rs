@@ -104,6 +104,7 @@ impl Cluster for Kubectl {
         let spawned = Command::new(&self.program)
             .args(&self.flags)
             .args(words)
+            .args(limit(words))
             .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -125,6 +126,11 @@ impl Cluster for Kubectl {
         }
         Err(refusal(&String::from_utf8_lossy(&done.stderr)))
     }
+}
+
+/// The time limit of one request. `kubectl delete` and `kubectl wait` have limits of their own, longer than a request.
+fn limit(words: &[&str]) -> Option<&'static str> {
+    matches!(words.first(), Some(&("get" | "apply" | "version"))).then_some("--request-timeout=60s")
 }
 
 /// The kind of an error, by kubectl's words.
@@ -187,6 +193,19 @@ mod tests {
         for (said, kind) in table {
             assert_eq!(refusal(said), kind(said.to_owned()));
         }
+    }
+
+    #[test]
+    fn requests_have_a_time_limit() {
+        let echo = Kubectl { program: "echo".to_owned(), flags: vec!["--context=a".to_owned()] };
+        assert_eq!(
+            echo.call(&["get", "--raw", "/api"], None),
+            Ok("--context=a get --raw /api --request-timeout=60s\n".to_owned())
+        );
+        assert_eq!(
+            echo.call(&["delete", "pod", "--timeout=120s"], None),
+            Ok("--context=a delete pod --timeout=120s\n".to_owned())
+        );
     }
 
     #[test]

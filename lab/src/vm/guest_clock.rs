@@ -17,7 +17,7 @@ const STATUS: &str = "/run/ktsn-clock/status.json";
 const SOCKET: &str = "/run/ktsn-clock/chrony.sock";
 const CONFIGURATION: &str = "/run/ktsn-clock/chrony.conf";
 /// How long the clock may take to follow.
-const WITHIN: Duration = Duration::from_secs(20);
+const WITHIN: Duration = Duration::from_secs(45);
 /// A clock that is further off has not settled.
 const SETTLED_NS: i64 = 10_000;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
