@@ -181,7 +181,8 @@ fn every_profile_and_system_is_measured() {
     let out_static = tempfile::tempdir().unwrap();
     let pod = plan(out_static.path(), &[System::ContainerStatic], &[1, 3, 4, 6], 200);
     let pod = measured(&pod, &mut |_| ());
-    let kinds: Vec<_> = pod.cells.iter().map(|cell| cell.skip.as_ref().map(|skip| skip.kind.as_str())).collect();
+    let kinds: Vec<_> =
+        pod.cells.iter().map(|cell| cell.skip.as_ref().map(|skip| skip.kind.as_str())).collect();
     assert_eq!(kinds, [None, None, Some("too_few_cpus"), None]);
     for cell in pod.cells.iter().filter(|cell| cell.skip.is_none()) {
         assert_eq!((cell.histogram.count(), cell.fifo_priority), (20, None), "profile {}", cell.profile);

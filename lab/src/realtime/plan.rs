@@ -44,10 +44,7 @@ impl System {
     /// Whether the probe runs in a container.
     #[must_use]
     pub const fn is_container(self) -> bool {
-        matches!(
-            self,
-            Self::Container | Self::ContainerFifo | Self::ContainerQuota | Self::ContainerStatic
-        )
+        matches!(self, Self::Container | Self::ContainerFifo | Self::ContainerQuota | Self::ContainerStatic)
     }
 
     /// Whether the probe's container has a CPU set of its own, and everything beside it runs on the other CPUs.
