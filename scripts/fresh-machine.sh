@@ -39,9 +39,17 @@ inside() {
     for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY GOPROXY; do
         [ -z "${!name:-}" ] || settings+=("$name=${!name}")
     done
+    # Not chroot: a process that enters a mount namespace leaves a chroot, and a chroot allows no user namespace.
+    mkdir "$tree/.old"
+    cd "$tree"
+    pivot_root . .old
+    hash -r
+    umount --lazy /.old
+    rmdir /.old
+    cd /root/project
     exec env -i HOME=/root TERM=dumb LANG=C.UTF-8 CI=true RUSTUP_HOME=/opt/rustup CARGO_HOME=/root/.cargo \
         RUSTUP_AUTO_INSTALL=0 PATH=/opt/cargo:/opt/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-        "${settings[@]}" chroot "$tree" /bin/bash -c 'cd /root/project && exec make "$@"' make "$@"
+        "${settings[@]}" make "$@"
 }
 
 if [ "${1:-}" = --inside ]; then
