@@ -3,18 +3,14 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,8 +30,6 @@ const (
 	// countersEvery bounds how often a status is written for new counters alone; decisions are written at once. It is also how long a look is
 	// left out where nothing has changed: places of streams without pods end by the clock.
 	countersEvery = 10 * time.Second
-	// decisionsMax and countersMax of one look, and how many writes are on their way at once: the API server has others to serve.
-	decisionsMax, countersMax, writesAtOnce = 40, 5, 10
 	// resourceEvery is how often a cluster without Streams is asked for them.
 	resourceEvery = 30 * time.Second
 )
@@ -49,12 +43,6 @@ type streamWork struct {
 
 	looked time.Time // when all was looked at last, and what was wrong then
 	fault  error
-}
-
-// attempt to write a status; the API server may not have taken it.
-type attempt struct {
-	at         time.Time
-	generation int64 // of the Stream
 }
 
 // LeadStreams decides about Streams until the context ends. It has a loop and a client of its own: many Streams must not make a
@@ -162,102 +150,16 @@ func (c *Controller) lookAtStreams(ctx context.Context, now time.Time) error {
 		return err
 	}
 	next := world.Decide(now)
-	var changed []*v1alpha1.Stream
 	counts := map[string]int{}
-	tried, urgency := map[types.UID]attempt{}, map[types.UID]int{}
 	for _, one := range world.Streams {
-		status := next[one.UID]
-		counts[stateOf(status)]++
-		tried[one.UID] = c.work.tried[one.UID]
-		if equality.Semantic.DeepEqual(status, one.Status) {
-			continue
-		}
-		urgency[one.UID] = urgencyOf(one, status, tried[one.UID])
-		if urgency[one.UID] == counters && now.Sub(tried[one.UID].at) < countersEvery {
-			continue
-		}
-		copied := *one
-		copied.Status = status
-		changed = append(changed, &copied)
+		counts[stateOf(next[one.UID])]++
 	}
 	counted(c.metrics.streams, []string{"accepted", "refused", "waiting"}, counts)
-	// Each object gets its turn, also when writes of others fail.
-	slices.SortStableFunc(changed, func(a, b *v1alpha1.Stream) int {
-		return cmp.Or(urgency[a.UID]-urgency[b.UID], tried[a.UID].at.Compare(tried[b.UID].at), v1alpha1.CompareStreams(a, b))
-	})
-	decisions := slices.IndexFunc(changed, func(one *v1alpha1.Stream) bool { return urgency[one.UID] == counters })
-	if decisions < 0 {
-		decisions = len(changed)
-	}
-	written := changed[:min(decisions, decisionsMax)]
-	if decisions < decisionsMax {
-		written = changed[:min(len(changed), max(decisions, countersMax))]
-	}
-	for _, one := range written {
-		tried[one.UID] = attempt{now, one.Generation}
-	}
-	c.work.tried = tried
-	if len(written) < len(changed) {
+	written, areAll := c.chosen(world.Streams, next, now)
+	if !areAll {
 		c.dirty()
 	}
 	return errors.Join(append(faults, c.writeStreams(ctx, written))...)
-}
-
-// What a status is written for, the most urgent first: a user waits for the verdict about what was applied; what follows from pods that come
-// and go can be more than is written, and then is late.
-const (
-	verdict = iota
-	otherDecision
-	counters
-)
-
-// urgencyOf a status. A verdict that was not taken once waits with the others: it must not keep them waiting for ever.
-func urgencyOf(one *v1alpha1.Stream, next v1alpha1.StreamStatus, last attempt) int {
-	switch {
-	case one.Status.ObservedGeneration != one.Generation && last.generation != one.Generation:
-		return verdict
-	case !equality.Semantic.DeepEqual(decision(next), decision(one.Status)):
-		return otherDecision
-	}
-	return counters
-}
-
-// writeStreams writes some at once: an API server far away must not make a thousand new Streams wait for each other.
-func (c *Controller) writeStreams(ctx context.Context, all []*v1alpha1.Stream) error {
-	faults := make([]error, len(all))
-	var next atomic.Int64
-	var group sync.WaitGroup
-	for range min(writesAtOnce, len(all)) {
-		group.Go(func() {
-			for at := int(next.Add(1)) - 1; at < len(all); at = int(next.Add(1)) - 1 {
-				faults[at] = c.writeStream(ctx, all[at])
-			}
-		})
-	}
-	group.Wait()
-	return errors.Join(faults...)
-}
-
-func (c *Controller) writeStream(ctx context.Context, one *v1alpha1.Stream) error {
-	object, err := one.ToUnstructured()
-	if err != nil {
-		return err
-	}
-	// With the version that it was decided on: of two that believe to lead one loses.
-	return c.write(ctx, func(ctx context.Context) error {
-		_, err := c.slow.Resource(v1alpha1.Streams).Namespace(one.Namespace).UpdateStatus(ctx, object, metav1.UpdateOptions{})
-		return err
-	})
-}
-
-// decision is a status without its counters.
-func decision(status v1alpha1.StreamStatus) v1alpha1.StreamStatus {
-	bare := *status.DeepCopy()
-	bare.Frames, bare.Late = 0, 0
-	for index := range bare.Nodes {
-		bare.Nodes[index].Counters = nil
-	}
-	return bare
 }
 
 func stateOf(status v1alpha1.StreamStatus) string {

@@ -309,40 +309,46 @@ func (c *cluster) makeStream(ctx context.Context, node, number int) error {
 	return err
 }
 
-// change replaces pods, as a Deployment's rollout does, and changes Streams, until the context ends.
+// finishMax is how long a change that has begun may take, also after the churn's end.
+const finishMax = 30 * time.Second
+
+// change replaces pods, as a Deployment's rollout does, and changes Streams, until the context ends. What has begun then is finished: a
+// request that is given up may have been carried out or not, and a Stream that was not changed gets no verdict.
 func (c *cluster) change(ctx context.Context) error {
 	go c.watch(ctx)
+	while, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.churn+finishMax)
+	defer cancel()
 	pods, streams := time.NewTicker(time.Second/time.Duration(c.podsPerSecond)), time.NewTicker(time.Second/time.Duration(c.changesPerSecond))
 	defer pods.Stop()
 	defer streams.Stop()
 	var group sync.WaitGroup
-	defer group.Wait()
 	var faults atomic.Pointer[error]
 	begin := func(act func() error) {
 		group.Go(func() {
-			if err := act(); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) {
+			if err := act(); err != nil && !apierrors.IsConflict(err) {
 				faults.Store(&err)
 			}
 		})
 	}
-	for turn, changed := 0, 0; ; {
+	for turn, changed := 0, 0; ctx.Err() == nil; {
 		select {
 		case <-ctx.Done():
-			if err := faults.Load(); err != nil {
-				return *err
-			}
-			return nil
 		case <-pods.C:
 			this := turn
-			begin(func() error { return c.replace(ctx, this) })
+			begin(func() error { return c.replace(while, this) })
 			turn++
 		case <-streams.C:
 			// From the other end: its pods stay.
 			this := changed
-			begin(func() error { return c.changeStream(ctx, c.nodes-1-this%(c.nodes/2), this/(c.nodes/2)%c.streamsEach) })
+			begin(func() error { return c.changeStream(while, c.nodes-1-this%(c.nodes/2), this/(c.nodes/2)%c.streamsEach) })
 			changed++
 		}
 	}
+	group.Wait()
+	if err := faults.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // replace one pod of a Node by another: the agent's report follows.
@@ -377,6 +383,11 @@ func (c *cluster) changeStream(ctx context.Context, node, number int) error {
 	}
 	patch := []byte(`{"spec":{"traffic-specification":{"max-frame-size":100}}}`)
 	_, err := resource.Patch(ctx, streamName(node, number), types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		c.mutex.Lock()
+		delete(c.asked, key)
+		c.mutex.Unlock()
+	}
 	return err
 }
 
