@@ -22,6 +22,7 @@ use ktsn_tests::peer::{Behaviour, Events, Peer};
 
 /// How long anything may take: a process that loses its CPU pauses its spinning for 10 s.
 const LIMIT: Duration = Duration::from_secs(60);
+const COMPLAINT: Duration = Duration::from_secs(20);
 /// So many hits show that arrivals are expected.
 const HITS: u64 = 20;
 /// A stream that ended is expected no more often: each of four tracks ends by eight misses.
@@ -59,16 +60,18 @@ impl Listener {
         self.lines.next().expect("a line").expect("text")
     }
 
-    /// Its first line on standard error.
-    fn complaint(&mut self) -> String {
+    /// Its first line on standard error; `None` after a while without one.
+    fn complaint(&mut self) -> Option<String> {
         let fd = &self.errors;
-        let limit = rustix::event::Timespec { tv_sec: LIMIT.as_secs().cast_signed(), tv_nsec: 0 };
+        let limit = rustix::event::Timespec { tv_sec: COMPLAINT.as_secs().cast_signed(), tv_nsec: 0 };
         let mut asked = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
-        assert_eq!(rustix::event::poll(&mut asked, Some(&limit)), Ok(1), "it says nothing");
+        if rustix::event::poll(&mut asked, Some(&limit)).expect("poll") == 0 {
+            return None;
+        }
         // It is written by one call.
         let mut octets = [0; 1000];
         let count = self.errors.read(&mut octets).expect("a line");
-        String::from_utf8_lossy(&octets[..count]).into_owned()
+        Some(String::from_utf8_lossy(&octets[..count]).into_owned())
     }
 
     /// After an empty datagram: everything came, and in order. What it wrote to standard error.
@@ -211,10 +214,11 @@ impl Drop for Quota {
     }
 }
 
-/// A listener that is throttled stops spinning by itself and says so in one line; it goes on receiving.
+/// A listener that is throttled stops spinning by itself and says so in one line; it goes on receiving. On a busy machine arrivals may be
+/// too irregular to be expected before the quota is used up: such a round shows nothing.
 #[test]
 fn a_throttled_listener_stops_spinning_and_says_so() {
-    const PORT: u16 = 7712;
+    const ROUNDS: u32 = 3;
     let quota = match Quota::new() {
         Ok(quota) => quota,
         Err(error) => {
@@ -222,6 +226,12 @@ fn a_throttled_listener_stops_spinning_and_says_so() {
             return;
         }
     };
+    assert!((0..ROUNDS).any(|_| throttled_by(&quota)), "it says nothing in {ROUNDS} rounds");
+}
+
+/// One round; whether the listener said that it is throttled.
+fn throttled_by(quota: &Quota) -> bool {
+    const PORT: u16 = 7712;
     let run_dir = hook::open_directory();
     let peer = Peer::start(run_dir.path(), granting());
     let mut listener =
@@ -234,13 +244,17 @@ fn a_throttled_listener_stops_spinning_and_says_so() {
         "it is awake without a quota"
     );
     quota.take(listener.running.0.id());
-    let said = listener.complaint();
+    let Some(said) = listener.complaint() else {
+        talker.end();
+        return false;
+    };
     assert!(said.contains("loses the CPU") && said.contains("CPU quota"), "{said}");
     // For 10 s nothing is hit: what is still under way may be.
     stands_still("it pauses", hits);
     talker.end();
     let more = listener.finish();
     assert_eq!(more, "", "it says so once");
+    true
 }
 
 fn receive(daemon: &Daemon) -> v1::ReceiveCounts {
