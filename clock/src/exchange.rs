@@ -184,7 +184,7 @@ mod tests {
 
     /// Memory in which, at the load of a word, something happens once.
     struct Meeting<'m> {
-        words: &'m Plain,
+        words: &'m [Cell<u64>; 64],
         at: usize,
         happens: &'m dyn Fn(),
         is_over: Cell<bool>,
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn an_answer_to_another_is_not_taken() {
         for at in [RECEIVED_AT, ANSWERED_AT] {
-            let words = Plain([const { Cell::new(0) }; 64]);
+            let words = [const { Cell::new(0) }; 64];
             let server = std::cell::RefCell::new(Server::new(&words));
             let serve = |counter: u64| {
                 let mut looks = 0..1;
@@ -229,22 +229,10 @@ mod tests {
         }
     }
 
-    struct Plain([Cell<u64>; 64]);
-
-    impl Memory for Plain {
-        fn load(&self, word: usize) -> u64 {
-            self.0[word].get()
-        }
-        fn store(&self, word: usize, value: u64) {
-            self.0[word].set(value);
-        }
-        fn fence(&self, _: Ordering) {}
-    }
-
     /// The guest's end of an earlier window comes after that window: the next one is open all the same.
     #[test]
     fn a_late_end_does_not_end_the_next_window() {
-        let area = Plain([const { Cell::new(0) }; 64]);
+        let area = [const { Cell::new(0) }; 64];
         let mut server = Server::new(&area);
         let mut client = Client::new(7);
         client.ask(&area);
@@ -262,7 +250,7 @@ mod tests {
     /// A guest that gives up does not spend a window later, while it sleeps. What another program of the guest asked for stays.
     #[test]
     fn a_request_that_was_given_up_opens_no_window() {
-        let area = Plain([const { Cell::new(0) }; 64]);
+        let area = [const { Cell::new(0) }; 64];
         let server = Server::new(&area);
         let (mut first, mut second) = (Client::new(1), Client::new(100));
         first.ask(&area);

@@ -4,6 +4,7 @@
 //! In: 64-bit words of shared memory. Out: the words as one write left them, or [`Busy`]. The reader never waits: it tries a bounded number of
 //! times. Plain loads and stores only, because memory of a device need not allow more.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 /// How often a reader tries before it gives up.
@@ -17,6 +18,19 @@ pub trait Memory {
     fn store(&self, word: usize, value: u64);
     /// An ordering fence.
     fn fence(&self, order: Ordering);
+}
+
+/// Words of one thread: they stay as they are written.
+impl<const WORDS: usize> Memory for [Cell<u64>; WORDS] {
+    fn load(&self, word: usize) -> u64 {
+        self[word].get()
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        self[word].set(value);
+    }
+
+    fn fence(&self, _: Ordering) {}
 }
 
 /// The reader met a write each time, or a writer that ended within one.

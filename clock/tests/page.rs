@@ -2,44 +2,30 @@
 //! The page: its octets are vmclock's, what is written is read, and every lie has its name.
 
 use ktsn_clock::page::{CounterKind, Leap, Page, PageError, Status, WORDS};
-use ktsn_clock::seqlock::Memory;
 use ktsn_clock::{Host, Utc};
 use ktsn_time::Nanos;
 use proptest::prelude::*;
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 
 const KIND: CounterKind = CounterKind::X86Tsc;
 const OCTETS: u32 = 65_536;
 
-struct Plain([Cell<u64>; WORDS]);
+type Words = [Cell<u64>; WORDS];
 
-impl Plain {
-    fn new() -> Self {
-        Self(std::array::from_fn(|_| Cell::new(0)))
-    }
-
-    fn octets(&self) -> Vec<u8> {
-        self.0.iter().flat_map(|word| word.get().to_le_bytes()).collect()
-    }
-
-    /// Changes octets of a word.
-    fn put(&self, offset: usize, octets: &[u8]) {
-        for (index, &octet) in octets.iter().enumerate() {
-            let (word, shift) = ((offset + index) / 8, (offset + index) % 8 * 8);
-            self.0[word].set(self.0[word].get() & !(0xff << shift) | u64::from(octet) << shift);
-        }
-    }
+fn words() -> Words {
+    std::array::from_fn(|_| Cell::new(0))
 }
 
-impl Memory for Plain {
-    fn load(&self, word: usize) -> u64 {
-        self.0[word].get()
+fn octets(words: &Words) -> Vec<u8> {
+    words.iter().flat_map(|word| word.get().to_le_bytes()).collect()
+}
+
+/// Changes octets of words.
+fn put(words: &Words, offset: usize, octets: &[u8]) {
+    for (index, &octet) in octets.iter().enumerate() {
+        let (word, shift) = ((offset + index) / 8, (offset + index) % 8 * 8);
+        words[word].set(words[word].get() & !(0xff << shift) | u64::from(octet) << shift);
     }
-    fn store(&self, word: usize, value: u64) {
-        self.0[word].set(value);
-    }
-    fn fence(&self, _: Ordering) {}
 }
 
 fn page() -> Page {
@@ -66,9 +52,9 @@ fn page() -> Page {
 /// The offsets of `struct vmclock_abi` (Linux 6.13).
 #[test]
 fn the_page_has_the_kernels_layout() {
-    let memory = Plain::new();
+    let memory = words();
     page().write(&memory, OCTETS);
-    let octets = memory.octets();
+    let octets = octets(&memory);
     let number = |offset: usize, length: usize| {
         octets[offset..offset + length]
             .iter()
@@ -137,9 +123,9 @@ fn every_lie_has_a_name() {
         (295, &[1], |error| matches!(error, PageError::ReadingError(_))),
     ];
     for (offset, octets, expected) in lies {
-        let memory = Plain::new();
+        let memory = words();
         page().write(&memory, OCTETS);
-        memory.put(*offset, octets);
+        put(&memory, *offset, octets);
         let read = Page::read(&memory, KIND);
         let is_period = *offset == 48 && octets[0] == 0xff;
         assert!(read.as_ref().err().is_some_and(expected) || is_period && read.is_ok(), "{offset}: {read:?}");
@@ -147,7 +133,7 @@ fn every_lie_has_a_name() {
             assert!(error.to_string().len() > 20);
         }
     }
-    assert!(matches!(Page::read(&Plain::new(), KIND), Err(PageError::Magic(0))));
+    assert!(matches!(Page::read(&words(), KIND), Err(PageError::Magic(0))));
 }
 
 #[test]
@@ -190,7 +176,7 @@ proptest! {
             leap: [Leap::None, Leap::InsertAhead, Leap::DeleteAhead, Leap::Inserting, Leap::Inserted, Leap::Deleted][leap],
             interval: Nanos::new(interval), reading_error: Nanos::new(reading_error), ..page()
         };
-        let memory = Plain::new();
+        let memory = words();
         for count in 1..3_u32 {
             written.write(&memory, OCTETS);
             let (read, read_count) = Page::read(&memory, KIND).unwrap();

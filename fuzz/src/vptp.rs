@@ -18,19 +18,6 @@ use std::sync::atomic::Ordering;
 const KIND: CounterKind = CounterKind::X86Tsc;
 const STEPS_MAX: usize = 128;
 
-/// Words that stay as they are written.
-struct Plain(Vec<Cell<u64>>);
-
-impl Memory for Plain {
-    fn load(&self, word: usize) -> u64 {
-        self.0[word].get()
-    }
-    fn store(&self, word: usize, value: u64) {
-        self.0[word].set(value);
-    }
-    fn fence(&self, _: Ordering) {}
-}
-
 /// An exchange area: each look finds the next of these values.
 struct Hostile<'a> {
     values: &'a [u8],
@@ -89,7 +76,7 @@ fn run(data: &[u8]) -> Reached {
     let Some((&first, steps)) = data.split_first() else { return reached };
     let backward = if first & 1 == 0 { Backward::Hold } else { Backward::Slew(0.01) };
     let mut follower = Follower::new(Settings { backward, ..Settings::default() });
-    let page = Plain(vec![Cell::new(0); WORDS]);
+    let page = [const { Cell::new(0) }; WORDS];
     let mut guest = 1_u64 << 40;
     let (mut events, mut shown) = (Vec::new(), Utc(0));
     for step in steps.chunks_exact(17).take(STEPS_MAX) {
