@@ -19,6 +19,8 @@ use serde_json::Value;
 const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9190);
 const PROMETHEUS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 const SOON: Duration = Duration::from_secs(30);
+/// Datagrams of the talker, 2 ms apart: Prometheus has a few scrapes of them.
+const FRAMES: u64 = 3000;
 
 fn monitoring(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../k8s/deploy/helm/ktsn/monitoring").join(file)
@@ -118,8 +120,8 @@ fn prometheus_scrapes_ktsnd_and_the_dashboard_shows_it() {
         get(&bed.host_a, PROMETHEUS, "/-/ready").filter(|(status, _)| status.ends_with("200 OK"))?;
         (!query(&bed, "ktsn_up").is_empty()).then_some(())
     });
-    let talker =
-        Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=3000 period_us=2000 lead_us=2000 priority=6");
+    let timing = format!("count={FRAMES} period_us=2000 lead_us=2000 priority=6");
+    let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, &timing);
     eventually("Prometheus has three scrapes of a ktsnd with frames", SOON, || {
         let found = query(
             &bed,
@@ -163,7 +165,7 @@ fn rules_hold(bed: &Bed) {
 
 /// The text says what the control API says.
 fn counters_agree(bed: &Bed, daemon: &Daemon) {
-    let of = daemon.control().counters("pod-a");
+    let of = daemon.control().counters_of("pod-a", FRAMES, SOON);
     // What was scraped holds for a second.
     let text = eventually("a scrape of now", SOON, || {
         let text = scrape(bed);
