@@ -1,17 +1,24 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Before the files go (dpkg: `remove`; rpm: 0). Removal is refused, with the list, while the node's ktsnd serves attachments: their programs
-# would lose their transmit times. KTSN_FORCE_REMOVE=1 removes it none the less. An upgrade is not refused.
+# would lose their transmit times; or while it runs and does not say which it serves. KTSN_FORCE_REMOVE=1 removes it none the less.
+# An upgrade is not refused.
 set -e
 case ${1:-} in remove | 0) ;; *) exit 0 ;; esac
 
-# The names of the attachments, a line each. `ktsn status` fails where no ktsnd answers: then nothing is attached.
+# The names of the attachments, a line each. `ktsn status` fails where no ktsnd answers.
 attachments() {
     ktsn status --run-dir /run/ktsn --json 2>/dev/null |
         sed -n '/^  "attachments": \[/,/^  \]/s/^      "name": "\(.*\)",\{0,1\}$/\1/p'
 }
 
+# A ktsnd that runs holds this file's lock.
+serves() { [ -e /run/ktsn/lock ] && ! flock --exclusive --nonblock /run/ktsn/lock true; }
+
 attached=$(attachments || true)
+if [ -z "$attached" ] && serves && ! ktsn status --run-dir /run/ktsn --json >/dev/null 2>&1; then
+    attached="(unknown: ktsnd runs and does not answer)"
+fi
 if [ -n "$attached" ] && [ "${KTSN_FORCE_REMOVE:-}" != 1 ]; then
     {
         echo "ktsn: not removed: ktsnd serves these attachments:"

@@ -166,6 +166,11 @@ class Installed:
                 done = self.machine.run(*words, check=False)
                 assert done.returncode != 0 and "\n  talker/va\n" in done.stdout and "KTSN_FORCE_REMOVE=1" in done.stdout, done.stdout
             self.machine.run("ktsn", "status")
+            # Stopped, it cannot say which it serves.
+            self.machine.run("bash", "-c", f"kill -STOP {daemon[1]}")
+            done = self.machine.run("dpkg", "--remove", "ktsn", check=False)
+            self.machine.run("bash", "-c", f"kill -CONT {daemon[1]}")
+            assert done.returncode != 0 and "ktsnd runs and does not answer" in done.stdout, done.stdout
             assert self.machine.run("dpkg-query", "-W", "-f", "${db:Status-Status}", "ktsn") == "installed"
             # An upgrade is not refused.
             self.machine.run("dpkg", "--install", self.deb)

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -109,6 +110,9 @@ func run(ctx context.Context, config Config) (Result, error) {
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = killAfter
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// The signal comes when the thread that started it ends, not the process: this one stays until the check is over.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	said, err := command.CombinedOutput()
 	if ctx.Err() != nil {
 		return Result{}, fmt.Errorf("the check was ended after %s at most", config.Duration+spare)
