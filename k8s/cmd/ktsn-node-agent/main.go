@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"os"
+	"path/filepath"
 
 	"ktsn.io/ktsn/k8s/internal/agent"
 	"ktsn.io/ktsn/k8s/internal/command"
@@ -13,11 +14,15 @@ import (
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/nodeonce"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
+	"ktsn.io/ktsn/k8s/internal/respawn"
 )
 
 const program = "ktsn-node-agent"
 
 func main() {
+	if filepath.Base(os.Args[0]) == respawn.Name {
+		respawn.Main(os.Args[1:]) // one file in the node's image
+	}
 	if len(os.Args) > 1 && nodeonce.Verbs[os.Args[1]] != "" {
 		once(os.Args[1])
 		return

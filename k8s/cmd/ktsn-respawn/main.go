@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command ktsn-respawn starts a program again within milliseconds of its death: `ktsn-respawn --help`. The node's image has it as a name
-// of tsn-cni.
+// of ktsn-node-agent.
 package main
 
 import (

@@ -13,7 +13,6 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 
@@ -22,7 +21,6 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
-	"ktsn.io/ktsn/k8s/internal/respawn"
 )
 
 // Octets of standard input that DEL reads.
@@ -31,9 +29,6 @@ const stdinMax = 2 << 20
 var supported = version.VersionsStartingFrom("0.3.0")
 
 func main() {
-	if filepath.Base(os.Args[0]) == respawn.Name {
-		respawn.Main(os.Args[1:]) // one file in the node's image: both are gRPC and little else
-	}
 	runtime.GOMAXPROCS(1) // gRPC's goroutines wake each other without waking other threads: a loaded node runs an ADD faster
 	if len(os.Args) > 1 && os.Args[1] == "--version" {
 		os.Stdout.WriteString("tsn-cni " + nodeapi.Version + "\n")

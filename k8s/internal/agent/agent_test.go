@@ -3,6 +3,8 @@
 package agent
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -159,8 +161,12 @@ func newBench(t *testing.T, change func(*Config), network *overlaynet.Network, o
 			t.Fatal(err)
 		}
 	}
-	for _, file := range []string{"libktsn.so", "tsn-cni"} {
-		if err := os.WriteFile(filepath.Join(config.InstallFrom, file), []byte(file), 0o600); err != nil {
+	var plugin bytes.Buffer
+	writer := gzip.NewWriter(&plugin)
+	writer.Write([]byte("tsn-cni"))
+	writer.Close()
+	for file, text := range map[string][]byte{"libktsn.so": []byte("libktsn.so"), "tsn-cni.gz": plugin.Bytes()} {
+		if err := os.WriteFile(filepath.Join(config.InstallFrom, file), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

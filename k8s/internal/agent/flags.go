@@ -95,7 +95,7 @@ func Parse(arguments []string, environment func(string) string, output io.Writer
 	set.IntVar(&c.Network.VNI, "vxlan-vni", 1588, "its VNI")
 	set.IntVar(&c.Network.Port, "vxlan-port", 4789, "its UDP port")
 	set.IntVar(&c.Network.MTU, "mtu", 0, "its MTU; 0: the uplink's less the tunnel's headers")
-	set.StringVar(&c.InstallFrom, "install-from", "/usr/libexec/ktsn", "`directory` with libktsn.so and tsn-cni; empty: install nothing")
+	set.StringVar(&c.InstallFrom, "install-from", "/usr/libexec/ktsn", "`directory` with libktsn.so and tsn-cni.gz; empty: install nothing")
 	set.StringVar(&c.LibDir, "lib-dir", "/var/lib/ktsn/lib", "`directory` on the node for versions of libktsn.so")
 	set.StringVar(&c.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "`directory` of CNI plugins on the node")
 	set.StringVar(&c.CNIConf, "cni-conf", "", "CNI configuration `FILE` to copy to the node; empty: none")

@@ -15,11 +15,13 @@ package install
 
 import (
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -37,6 +39,7 @@ const (
 	Library     = "libktsn.so"
 	Preload     = "ld.so.preload"
 	Plugin      = "tsn-cni"
+	packed      = Plugin + ".gz" // in the image, where it is not started
 	current     = "current"
 	allocations = "allocations.json"
 )
@@ -46,7 +49,7 @@ var versionName = regexp.MustCompile(`^[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}$`)
 
 // Config says from where to where.
 type Config struct {
-	// From holds libktsn.so and tsn-cni; empty: the agent installs nothing.
+	// From holds libktsn.so and tsn-cni.gz; empty: the agent installs nothing.
 	From string
 	// Version of this release.
 	Version string
@@ -126,7 +129,7 @@ func (i *Installer) point(name string) error {
 }
 
 func (i *Installer) plugin() error {
-	data, err := os.ReadFile(filepath.Join(i.config.From, Plugin))
+	data, err := unpack(filepath.Join(i.config.From, packed))
 	if err != nil {
 		return fmt.Errorf("--install-from: %w", err)
 	}
@@ -134,6 +137,24 @@ func (i *Installer) plugin() error {
 		return fmt.Errorf("--cni-bin-dir: %w", err)
 	}
 	return nil
+}
+
+// unpack reads a file that gzip has packed; its check sums hold.
+func unpack(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	reader, err := gzip.NewReader(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	data, err := io.ReadAll(reader)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
 }
 
 func (i *Installer) configuration() error {

@@ -3,6 +3,8 @@
 package install
 
 import (
+	"bytes"
+	"compress/gzip"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -39,7 +41,15 @@ func newNode(t *testing.T) *node {
 
 func (n *node) image(library, plugin string) {
 	n.write(filepath.Join(n.config.From, Library), library)
-	n.write(filepath.Join(n.config.From, Plugin), plugin)
+	var file bytes.Buffer
+	writer := gzip.NewWriter(&file)
+	if _, err := writer.Write([]byte(plugin)); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := writer.Close(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.write(filepath.Join(n.config.From, packed), file.String())
 }
 
 func (n *node) write(path, text string) {
@@ -175,11 +185,13 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		text   string
 	}{
 		"no library":    {func(n *node) { n.t.Helper(); _ = os.Remove(filepath.Join(n.config.From, Library)) }, "--install-from:"},
-		"no plugin":     {func(n *node) { _ = os.Remove(filepath.Join(n.config.From, Plugin)) }, "--install-from:"},
+		"no plugin":     {func(n *node) { _ = os.Remove(filepath.Join(n.config.From, packed)) }, "--install-from:"},
+		"not packed":    {func(n *node) { n.write(filepath.Join(n.config.From, packed), "plugin") }, packed},
+		"cut plugin":    {func(n *node) { _ = os.Truncate(filepath.Join(n.config.From, packed), 20) }, packed + ": unexpected EOF"},
 		"no bin folder": {func(n *node) { _ = os.Remove(n.config.CNIBinDir) }, "--cni-bin-dir:"},
 		"no conf":       {func(n *node) { n.config.CNIConf = "/nowhere/10-x.conf" }, "--cni-conf:"},
 		"conf is no JSON": {func(n *node) {
-			n.config.CNIConf = filepath.Join(n.config.From, Plugin)
+			n.config.CNIConf = filepath.Join(n.config.From, packed)
 		}, "is not JSON"},
 		"no conf folder": {func(n *node) {
 			n.config.CNIConf = filepath.Join(n.config.From, "x.conf")

@@ -5,6 +5,7 @@ In: the built programs, compilers. Out: archives, each with its reference. A con
 the shared libraries that the loader would give them here, so an image runs what was tested, and nothing else.
 """
 
+import gzip
 import os
 import pathlib
 import platform
@@ -45,6 +46,12 @@ class Context:
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, to)
 
+    def packed(self, source, place):
+        """A program that is not started here: the agent unpacks it on the node. The same program, the same octets."""
+        if not source.exists():
+            raise build.Missing(f"{source}: not built; `make build`")
+        (self.directory / place).write_bytes(gzip.compress(source.read_bytes(), 9, mtime=0))
+
     def program(self, source, place, own=True):
         """A program and the libraries it is linked with; ours without what only a debugger reads."""
         if not source.exists():
@@ -64,10 +71,10 @@ class Context:
 def node(context, programs):
     for name in ("ktsnd", "ktsn", "ktsn-node-agent"):
         context.program(programs / name, f"bin/{name}")
-    for name in ("libktsn.so", "tsn-cni"):
-        context.file(programs / name, f"install/{name}")
-    # tsn-cni under another name (k8s/cmd/tsn-cni).
-    context.link("bin/ktsn-respawn", "../../libexec/ktsn/tsn-cni")
+    # The agent under another name (k8s/cmd/ktsn-node-agent).
+    context.link("bin/ktsn-respawn", "ktsn-node-agent")
+    context.file(programs / "libktsn.so", "install/libktsn.so")
+    context.packed(programs / "tsn-cni", "install/tsn-cni.gz")
     for name in FILTER:
         found = pathlib.Path(shutil.which(name, path="/usr/sbin:/sbin:/usr/bin") or f"/usr/sbin/{name}")
         context.program(found, f"filter/usr/sbin/{name}", own=False)
