@@ -174,7 +174,7 @@ fn a_peer_on_the_same_node_is_served_by_the_interface() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[captured(&bed).to(&["10.244.0.0/16"])]);
     let tap = Tap::open(&bed.pod_q, "eth0");
-    talk(&bed.pod_a, go(), POD_Q, 1, "count=200 lead_us=2000000");
+    talk(&bed.pod_a, go(), POD_Q, 1, "count=200 lead_us=8000000");
     assert_eq!(tap.wait(1, 200, SOON).len(), 200, "{:?}", daemon.control().counters(NAME));
     assert!(tap.early().is_empty(), "{:?}", tap.early());
 }

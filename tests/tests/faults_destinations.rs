@@ -157,7 +157,7 @@ fn a_pod_on_the_same_node() {
     let tap = Tap::open(&bed.pod_q, "eth0");
     for (sender, to) in [(1, POD_Q), (2, "fd10:244:0:0::6")] {
         let socket = listen(&bed.pod_q, to);
-        talk(&daemon, &bed.pod_a, to, sender, "count=20 lead_us=2000000");
+        talk(&daemon, &bed.pod_a, to, sender, "count=20 lead_us=8000000");
         let arrived = tap.wait(sender, 20, SOON);
         assert_eq!(arrived.len(), 20, "{:?}", daemon.control().counters(NAME));
         assert!(arrived.iter().all(|a| !a.is_overlay), "{arrived:?}");
