@@ -50,7 +50,23 @@ pub fn err(output: &Output) -> String {
 const INSIDE: &str = "ip link set lo up && ip link add va type veth peer name vb address 02:00:00:00:00:02 && ip addr add 192.0.2.1/24 dev va \
                       && ip link set va up && ip link set vb up && ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev va && exec \"$@\"";
 
-/// `ktsn` with these arguments in a namespace with the devices `va` and `vb`.
+/// Python for the scripts of [`inside`]: prints the JSON of `ktsn status` once so many timed frames of the first attachment are the
+/// kernel's, or taken and sent or dropped; what there is then after half a minute.
+const COUNTED: &str = r#"
+import json, os, subprocess, sys, time
+end = time.monotonic() + 30
+while True:
+    text = subprocess.run([os.environ["KTSN"], "status", "--json"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    of = json.loads(text)["statistics"]["attachments"][0]
+    bypassed, dropped = (sum(of.get(name, {}).values()) for name in ("bypassed", "dropped"))
+    if of["taken"] + bypassed >= int(sys.argv[1]) and of["sent"] + dropped >= of["taken"] or time.monotonic() > end:
+        break
+    time.sleep(0.05)
+print(text)
+"#;
+
+/// `ktsn` with these arguments in a namespace with the devices `va` and `vb`. `python3 -c "$COUNTED" N` is the status once N frames are
+/// counted.
 #[must_use]
 pub fn inside(arguments: &[&str]) -> Command {
     // Whoever runs the tests in the background may ignore SIGINT.
@@ -61,6 +77,7 @@ pub fn inside(arguments: &[&str]) -> Command {
         .args(arguments)
         .env("KTSN_LIB", hook::library())
         .env("KTSN", folder().join("ktsn"))
+        .env("COUNTED", COUNTED)
         .env("KTSN_CACHE_DIR", "/proc/none")
         .env_remove("KTSN_RUN_DIR")
         .env_remove("LD_PRELOAD");

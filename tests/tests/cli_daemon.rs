@@ -75,7 +75,7 @@ fn status_finds_it_without_its_directory() {
 
 #[test]
 fn timed_sends_are_taken_and_sent_by_it() {
-    let script = "$KTSN talk 192.0.2.2:5000 --count 100 >&2 && sleep 0.2 && $KTSN status --json";
+    let script = "$KTSN talk 192.0.2.2:5000 --count 100 >&2 && python3 -c \"$COUNTED\" 100";
     let output = inside(&["run", "--with-daemon", "va", "--", "sh", "-c", script]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let status: serde_json::Value =
@@ -138,8 +138,10 @@ fn what_the_kernel_sent_is_said_at_once_and_at_the_end() {
 
 #[test]
 fn top_shows_the_rates_of_an_interval() {
-    let script = "$KTSN talk 192.0.2.2:5000 --count 3000 --lead 20ms >&2 & sleep 0.8; $KTSN top --once --json --interval 1s && \
-                  $KTSN top --once --interval 300ms && timeout 1 $KTSN top --interval 200ms; wait";
+    // It talks until it is ended; `timeout` ends with a status of its own.
+    let script = "$KTSN talk 192.0.2.2:5000 --count 100000 --lead 20ms >&2 & python3 -c \"$COUNTED\" 500 >&2 && \
+                  $KTSN top --once --json --interval 1s && $KTSN top --once --interval 300ms && timeout 3 $KTSN top --interval 200ms; \
+                  kill $!; wait";
     let output = inside(&["run", "--with-daemon", "va", "--", "sh", "-c", script]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let text = out(&output);
@@ -155,7 +157,7 @@ fn top_shows_the_rates_of_an_interval() {
     assert!(rest.contains("run/va") && rest.contains("worker") && rest.contains("per second"), "{rest}");
     assert!(!rest.contains('\x1b'), "no terminal, no escapes: {rest}");
     let lines = rest.lines().filter(|line| line.contains("taken ") && line.contains(" per second; ")).count();
-    assert!((2..=5).contains(&lines), "a line each interval: {rest}");
+    assert!((2..=15).contains(&lines), "a line each interval: {rest}");
 }
 
 #[test]
@@ -182,7 +184,7 @@ fn a_killed_ktsn_leaves_no_daemon_and_no_directory() {
 
 #[test]
 fn a_daemon_that_dies_is_told_and_the_program_goes_on() {
-    let script = "kill -9 $(cut -d' ' -f2 $KTSN_RUN_DIR/lock); sleep 0.3; exit 4";
+    let script = "kill -9 $(cut -d' ' -f2 $KTSN_RUN_DIR/lock); sleep 3; exit 4";
     let output = inside(&["run", "--with-daemon", "va", "--", "sh", "-c", script]).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", err(&output));
     assert!(err(&output).contains("ktsnd ended before the program"), "{}", err(&output));

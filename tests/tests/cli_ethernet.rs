@@ -40,13 +40,12 @@ for _ in range(20):
         if not tagged:
             sent += payload.sendmsg([rest], at, 0, ("va", struct.unpack("!H", kind)[0], 0, 0, to)) > 0
     time.sleep(0.002)
-time.sleep(0.3)
 print(sent)
 "#;
 
 /// How many frames were sent, and the counters of ktsnd's only attachment.
 fn talk(attach: &str, kind: &str) -> (u64, serde_json::Value) {
-    let script = "python3 -c \"$TALKER\" $KIND && $KTSN status --json";
+    let script = "sent=$(python3 -c \"$TALKER\" $KIND) && echo $sent && python3 -c \"$COUNTED\" $sent";
     let mut command = inside(&["run", "--with-daemon", attach, "--", "sh", "-c", script]);
     let output = command.env("TALKER", TALKER).env("KIND", kind).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));

@@ -55,7 +55,7 @@ fn ktsnd_is_set_up_serves_and_is_gone_after_undo() {
         directory.path(),
         r#"set -e
         g() { "$KTSN" guest "$@" --device va --records "$DIR/records"; }
-        g setup --mode ktsnd --run-dir "$DIR/run" --verify 20 --lead 4ms --attach overrun_limit=5ms --json >"$DIR/json"
+        g setup --mode ktsnd --run-dir "$DIR/run" --verify 20 --lead 100ms --attach overrun_limit=500ms --json >"$DIR/json"
         ip -o link show va | grep -q '[<,]UP'
         "$KTSN" status --run-dir "$DIR/run" --json | grep -q guest/va
         ! g setup --mode etf 2>/dev/null || exit 9

@@ -7,7 +7,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ktsn_tests::cli::{err, folder, ktsn, out, run};
+use ktsn_tests::faults::eventually;
 use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(30);
 
 /// Two connected devices, then what is asked for.
 const INSIDE: &str = "ip link set lo up && ip link add va type veth peer name vb address 02:00:00:00:00:02 && ip addr add 192.0.2.1/24 dev va \
@@ -39,6 +42,7 @@ interface = "va"
 uplink = "va"
 destinations = ["192.0.2.0/24"]
 overrun_limit = "10s"
+late = "send"
 "#;
 
 /// A running ktsnd; it ends with the test.
@@ -69,7 +73,7 @@ impl Daemon {
         let begin = Instant::now();
         while daemon.ask(&["status"]).status.code() != Some(0) {
             let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
-            assert!(begin.elapsed() < Duration::from_secs(20), "ktsnd does not serve: {log}");
+            assert!(begin.elapsed() < SOON, "ktsnd does not serve: {log}");
             std::thread::sleep(Duration::from_millis(50));
         }
         daemon
@@ -105,6 +109,14 @@ impl Daemon {
         value["ports"][0].clone()
     }
 
+    /// The gates once they run, and no other schedule waits for its turn.
+    fn running_gates(&self) -> Value {
+        eventually("the gates run", SOON, || {
+            let gates = self.gates();
+            (gates["gates"] == "running" && gates["config_pending"] == false).then_some(gates)
+        })
+    }
+
     fn file(&self, name: &str, text: &str) -> String {
         let path = self.dir.join(name);
         std::fs::write(&path, text).unwrap();
@@ -129,9 +141,7 @@ fn a_schedule_is_applied_shown_kept_and_forgotten() {
     let output = daemon.schedule(&["apply", &two, "--port", "va"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     assert!(out(&output).contains("va: schedule two windows"), "{}", out(&output));
-    std::thread::sleep(Duration::from_millis(20));
-    let gates = daemon.gates();
-    assert_eq!((gates["gates"].as_str(), gates["config_pending"].as_bool()), (Some("running"), Some(false)));
+    let gates = daemon.running_gates();
     assert_eq!(gates["oper"]["control_list"][0]["gate_states_value"], 128);
     assert_eq!(gates["oper"]["cycle_time"], 1_000_000);
     assert_eq!(gates["queue_max_sdu"][0]["queue_max_sdu"], 512);
@@ -150,9 +160,7 @@ fn a_schedule_is_applied_shown_kept_and_forgotten() {
     let mut enter = Command::new("nsenter");
     enter.arg(format!("--net={path}"));
     let daemon = Daemon::start(dir.path(), enter);
-    std::thread::sleep(Duration::from_millis(20));
-    let gates = daemon.gates();
-    assert_eq!((gates["gates"].as_str(), gates["name"].as_str()), (Some("running"), Some("two windows")));
+    assert_eq!(daemon.running_gates()["name"], "two windows");
 
     let output = daemon.schedule(&["apply", "--configured", "--port", "va"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
@@ -231,13 +239,13 @@ fn changes_under_load_lose_no_frame() {
         changes += 1;
     }
     assert!(changes >= 3, "{changes} changes");
-    std::thread::sleep(Duration::from_millis(100));
-    let output = daemon.ask(&["status", "--json"]);
-    let status: Value = serde_json::from_str(&out(&output)).unwrap();
-    let of = &status["statistics"]["attachments"][0];
-    let late: u64 = ["missed", "overrun"].map(|word| of["dropped"][word].as_u64().unwrap_or(0)).iter().sum();
-    assert_eq!(of["taken"], COUNT, "{of}");
-    assert_eq!(of["sent"].as_u64().unwrap() + late, COUNT, "{of}");
+    let of = eventually("every frame is counted", SOON, || {
+        let status: Value = serde_json::from_str(&out(&daemon.ask(&["status", "--json"]))).unwrap();
+        let of = status["statistics"]["attachments"][0].clone();
+        let late: u64 =
+            ["missed", "overrun"].map(|word| of["dropped"][word].as_u64().unwrap_or(0)).iter().sum();
+        (of["taken"] == COUNT && of["sent"].as_u64().unwrap() + late == COUNT).then_some(of)
+    });
     assert!(of["sent"].as_u64().unwrap() > COUNT / 2, "{of}");
     let gates = daemon.gates();
     assert_eq!(
@@ -283,7 +291,7 @@ fn a_link_with_another_speed_is_noticed() {
     assert!(set.success());
     let begin = Instant::now();
     while daemon.gates()["link_speed"] != 100_000_000 {
-        assert!(begin.elapsed() < Duration::from_secs(10), "{}", daemon.gates()["link_speed"]);
+        assert!(begin.elapsed() < SOON, "{}", daemon.gates()["link_speed"]);
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -2,10 +2,12 @@
 //! `ktsn status` where no ktsnd answers: it says where it looked and what to do, and never hangs.
 
 #[allow(dead_code)]
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
+use std::time::Duration;
 
 use ktsn_tests::cli::{err, folder, out, run};
+use ktsn_tests::faults::eventually;
 
 #[test]
 fn each_way_of_not_being_there_has_its_remedy() {
@@ -15,6 +17,9 @@ fn each_way_of_not_being_there_has_its_remedy() {
     std::fs::create_dir(at("stale")).unwrap();
     std::fs::write(at("file"), "").unwrap();
     drop(UnixListener::bind(at("stale/ktsnd.sock")).unwrap());
+    // A child that another test starts has it open until it runs its program.
+    let is_stale = || UnixStream::connect(at("stale/ktsnd.sock")).is_err().then_some(());
+    eventually("nothing listens", Duration::from_secs(20), is_stale);
     for (name, expected) in [
         ("missing", "does not exist"),
         ("empty", "ktsnd --run-dir"),
@@ -58,7 +63,8 @@ fn a_stranger_is_sent_to_root() {
     // Not root's identity, but a binary that a stranger may read.
     let copy = ktsn_tests::hook::open_directory();
     let binary = copy.path().join("ktsn");
-    std::fs::copy(folder().join("ktsn"), &binary).unwrap();
+    // By a process of its own: what this one writes to, a child that another test starts may have open, and then it does not run.
+    assert!(Command::new("cp").arg(folder().join("ktsn")).arg(&binary).status().unwrap().success());
     let output = Command::new("setpriv")
         .args(["--reuid", "65534", "--clear-groups"])
         .arg(&binary)

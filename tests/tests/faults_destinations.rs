@@ -53,7 +53,7 @@ fn the_overlay_in_both_families() {
             );
         }
     }
-    let counters = daemon.control().counters(NAME);
+    let counters = daemon.control().counters_of(NAME, 20, SOON);
     assert_eq!((counters.taken, counters.sent), (20, 20), "{counters:?}");
 }
 
@@ -76,7 +76,7 @@ fn untimed_datagrams_are_taken_where_asked_for() {
             );
             assert_eq!(tap.wait(sender, 20, SOON).len(), 20, "{take}: by whatever way");
         }
-        let counters = daemon.control().counters(NAME);
+        let counters = daemon.control().counters_of(NAME, below + from, SOON);
         assert_eq!((counters.taken, counters.sent), (below + from, below + from), "{take}: {counters:?}");
         bypassed(&daemon, "no_txtime", 40 - below - from);
     }
@@ -97,7 +97,7 @@ fn over_the_mtu() {
     talk(&daemon, &bed.pod_a, POD_B, 1, "count=1 octets=1422");
     assert_eq!(tap.wait(1, 1, SOON).len(), 1, "{:?}", daemon.control().counters(NAME));
     assert_eq!(hear(&socket), 1422);
-    assert_eq!(daemon.control().counters(NAME).sent, 1);
+    assert_eq!(daemon.control().counters_of(NAME, 1, SOON).sent, 1);
     for (count, octets) in [(1, 1423), (2, 4000), (3, 65507)] {
         talk(&daemon, &bed.pod_a, POD_B, 1 + octets, &format!("count=1 octets={octets}"));
         assert_eq!(hear(&socket), octets as usize);
@@ -110,7 +110,7 @@ fn over_the_mtu() {
     talk(&daemon, &bed.pod_a, POD_B6, 10, "count=1 octets=1403");
     assert_eq!(hear(&six), 1403);
     bypassed(&daemon, "over_mtu", 4);
-    let counters = daemon.control().counters(NAME);
+    let counters = daemon.control().counters_of(NAME, 2, SOON);
     assert_eq!((counters.sent, counters.dropped.len()), (2, 0), "{counters:?}");
 }
 
@@ -157,14 +157,14 @@ fn a_pod_on_the_same_node() {
     let tap = Tap::open(&bed.pod_q, "eth0");
     for (sender, to) in [(1, POD_Q), (2, "fd10:244:0:0::6")] {
         let socket = listen(&bed.pod_q, to);
-        talk(&daemon, &bed.pod_a, to, sender, "count=20 lead_us=2000000");
+        talk(&daemon, &bed.pod_a, to, sender, "count=20 lead_us=8000000");
         let arrived = tap.wait(sender, 20, SOON);
         assert_eq!(arrived.len(), 20, "{:?}", daemon.control().counters(NAME));
         assert!(arrived.iter().all(|a| !a.is_overlay), "{arrived:?}");
         assert_eq!(hear(&socket), 64);
     }
     assert!(tap.early().is_empty(), "{:?}", tap.early());
-    let counters = daemon.control().counters(NAME);
+    let counters = daemon.control().counters_of(NAME, 40, SOON);
     assert!(
         counters.sent == 40 && counters.dropped.is_empty() && counters.bypassed.is_empty(),
         "{counters:?}"
@@ -215,7 +215,7 @@ fn multicast_and_broadcast() {
         assert!(arrived.iter().all(|a| !a.is_overlay && a.destination.to_string() == to), "{arrived:?}");
     }
     assert!(tap.early().is_empty(), "{:?}", tap.early());
-    let counters = daemon.control().counters(NAME);
+    let counters = daemon.control().counters_of(NAME, 15, SOON);
     assert_eq!((counters.sent, counters.bypassed.len()), (15, 0), "{counters:?}");
 }
 

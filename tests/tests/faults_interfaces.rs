@@ -9,6 +9,7 @@ use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK, within};
 use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, port};
 use ktsn_tests::faults::second::{self, FAR1, NET1};
+use ktsn_tests::faults::tap::tai_now;
 use ktsn_tests::faults::{Tap, eventually};
 use ktsn_tests::hook;
 
@@ -118,7 +119,7 @@ fn one_program_sends_by_both_interfaces_of_its_pod() {
     let mut control = daemon.control();
     let own = |count: usize| (COUNT * count) as u64;
     for name in [NAME, "net1"] {
-        let counters = control.counters(name);
+        let counters = control.counters_of(name, own(7), SOON);
         assert_eq!((counters.taken, counters.sent), (own(7), own(7)), "{name}: {counters:?}");
     }
     // One process is a client of each attachment.
@@ -150,9 +151,13 @@ fn one_attachment_goes_and_comes_back_beside_the_other() {
     let attached = daemon.control().list().attachments;
     let net1 = attached.iter().find(|a| a.name == "net1").expect("net1").clone();
     daemon.control().detach("net1").expect("detach");
-    let (before, lost_from) = (first.of(1).len(), second.of(2).len());
+    let detached = tai_now();
+    let before = first.of(1).len();
     eventually("the other goes on", SOON, || (first.of(1).len() > before + 200).then_some(()));
-    assert!(second.of(2).len() <= lost_from + 5, "frames of a detached attachment left");
+    // The tap may have been told late of what had left before.
+    let later: Vec<_> = second.of(2).into_iter().filter(|a| a.at() > detached).collect();
+    assert!(later.is_empty(), "frames of a detached attachment left: {later:?}");
+    let lost_from = second.of(2).len();
     assert!(kernels.of(2).is_empty(), "{:?}", kernels.of(2));
     let again = net1.fields();
     daemon.control().attach(again).expect("attach");
@@ -175,7 +180,7 @@ fn what_a_killed_daemon_took_along_is_counted_at_its_own_attachment() {
     let bed = Bed::new();
     let mut daemon = start(&bed);
     let (first, second) = (Tap::open(&bed.host_b, UPLINK), Tap::open(&bed.host_b, "up2"));
-    let child = program(&daemon, &bed, "alternate", 3000, &[]);
+    let child = program(&daemon, &bed, "alternate", 5000, &[]);
     eventually("traffic on both", SOON, || {
         (second.of(2).len() > 100 && first.of(1).len() > 100).then_some(())
     });
@@ -187,11 +192,11 @@ fn what_a_killed_daemon_took_along_is_counted_at_its_own_attachment() {
         (first.of(1).len() > before[0] + 100 && second.of(2).len() > before[1] + 100).then_some(())
     });
     assert_eq!(hook::values(&child.wait_with_output().expect("python3"))["failed"], 0);
-    let is_last = |tap: &Tap, sender| tap.of(sender).iter().any(|a| a.sequence == 2999);
+    let is_last = |tap: &Tap, sender| tap.of(sender).iter().any(|a| a.sequence == 4999);
     eventually("the last frames", SOON, || (is_last(&first, 1) && is_last(&second, 2)).then_some(()));
     for (name, came) in [(NAME, first.of(1).len()), ("net1", second.of(2).len())] {
         let absent = reason(&daemon.control().counters(name).dropped, "daemon_absent");
-        let lost = 3000 - came as u64;
+        let lost = 5000 - came as u64;
         // The fate of the frame that it was just handing over is unknown.
         assert!(lost > 0 && (lost..=lost + 1).contains(&absent), "{name}: {absent} counted, {lost} lost");
     }

@@ -27,7 +27,7 @@ fn zero_and_past() {
     assert_eq!(past.len(), 5);
     assert!(past.iter().all(|a| a.after_ns > 19_000_000 && a.after_ns < AT_ONCE_NS), "{past:?}");
     assert!(past.iter().all(|a| a.is_overlay));
-    let before = daemon.control().counters(NAME);
+    let before = daemon.control().counters_of(NAME, 10, SOON);
     // Zero is fq's word for "at once": nothing to be late for, and nothing that a distribution could show.
     let measured = before.transmit_error.as_ref().expect("histogram").count;
     assert_eq!((before.sent, before.late, before.overrun, measured), (10, 5, 0, 0), "{before:?}");

@@ -23,7 +23,7 @@ fn number(text: &str) -> usize {
 fn the_daemon_is_killed_and_returns() {
     let run_dir = hook::open_directory();
     let first = Peer::start(run_dir.path(), Behaviour::prompt());
-    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream 2500 1000", 4321);
+    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream 5000 1000", 4321);
     let child = command.stdout(Stdio::piped()).spawn().expect("program");
     assert!(first.wait(SOON, |events| events.frames.len() > 200));
     drop(first);
@@ -34,9 +34,9 @@ fn the_daemon_is_killed_and_returns() {
     assert_eq!(values["failed"], 0);
     assert_eq!(values["waits"], 0, "a send waits for no daemon that is gone");
     let numbers: Vec<usize> = second.texts().iter().map(|text| number(text)).collect();
-    assert!(numbers.is_sorted() && numbers.last() == Some(&2499), "{numbers:?}");
+    assert!(numbers.is_sorted() && numbers.last() == Some(&4999), "{numbers:?}");
     // From its first frame on nothing is missing, and what was lost before it was counted.
-    assert_eq!(numbers.len(), 2500 - numbers[0]);
+    assert_eq!(numbers.len(), 5000 - numbers[0]);
     let absent = second.events().counters[0][16];
     assert!(absent > 100 && absent as usize <= numbers[0], "{absent} of {}", numbers[0]);
 }
@@ -153,7 +153,7 @@ fn frames_outlive_their_program() {
 fn killed_before_an_answer(first: Behaviour) {
     let run_dir = hook::open_directory();
     let first = Peer::start(run_dir.path(), first);
-    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream 1500 1000", 4321);
+    let mut command = hook::scenario(Libc::Gnu, run_dir.path(), "stream 4000 1000", 4321);
     let child = command.stdout(Stdio::piped()).spawn().expect("program");
     let mut child = hook::Running(child);
     // The second registration is the first send's.

@@ -125,7 +125,7 @@ fn a_revoked_grant_is_as_one_never_given() {
         first: send 0 text=first
         again: txtime 0 flags=3
         second: send 0 text=second
-        sleep 500
+        sleep 2000
         connect: connect 0 127.0.0.1,{port}
         revoked: send 0 text=revoked
         get: gettxtime 0";

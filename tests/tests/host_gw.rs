@@ -81,7 +81,7 @@ fn hear(bed: &Bed, to: &str) -> JoinHandle<Vec<u64>> {
         let mut octets = [0; 2000];
         std::iter::from_fn(|| {
             socket.recv(&mut octets).ok()?;
-            socket.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+            socket.set_read_timeout(Some(Duration::from_secs(4))).ok()?;
             Some(u64::from_ne_bytes(octets[8..16].try_into().expect("eight octets")))
         })
         .collect()
@@ -160,7 +160,7 @@ fn frames_are_what_the_node_forwards_and_reach_the_pod() {
         }
         assert!(beside.of(sender).is_empty() && beside.of(sender + 10).len() == 1, "past the node's bridge");
     }
-    let counters = daemon.control().counters(NAME);
+    let counters = daemon.control().counters_of(NAME, 400, SOON);
     assert_eq!((counters.taken, counters.sent, counters.dropped.len()), (400, 400, 0), "{counters:?}");
 }
 

@@ -85,12 +85,12 @@ fn an_overslept_frame_goes_by_its_clocks_rule() {
         let mut overruns = 0;
         for (clock, is_sent) in [(1, sent_on_monotonic), (11, false)] {
             let before = daemon.control().counters(NAME);
-            let keys = format!("clock={clock} burst=1 count=10 period_us=1000 lead_us=1500000 hold_ms=4000");
+            let keys = format!("clock={clock} burst=1 count=10 period_us=1000 lead_us=3000000 hold_ms=7000");
             let talker = Talker::start(&daemon, &bed.pod_a, POD_B, clock, &keys);
             eventually("all are taken", SOON, || {
                 (daemon.control().counters(NAME).taken == before.taken + 10).then_some(())
             });
-            stopped(&daemon, Duration::from_secs(2));
+            stopped(&daemon, Duration::from_secs(4));
             let counters = settled(&daemon);
             assert_eq!(
                 counters.sent - before.sent,

@@ -38,7 +38,7 @@ fn the_peer_drops_until_the_descriptor_is_closed() {
     let testbed = Testbed::new().unwrap();
     let (a, b) = (&testbed.a, &testbed.b);
     let listener = within(&b.namespace, || UdpSocket::bind((b.address, 7001))).unwrap();
-    listener.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    listener.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let talker = within(&a.namespace, || UdpSocket::bind((a.address, 0))).unwrap();
     let arrives = || {
         talker.send_to(b"x", (b.address, 7001)).unwrap();

@@ -394,7 +394,8 @@ fn what_a_killed_run_left_is_removed_and_nothing_else() {
     record("1-3", "-1 x".repeat(100));
     let removed = runs::clean(&cache).unwrap();
     assert_eq!((removed.records, removed.processes), (4, vec![left.0.id()]));
-    assert!(left.has_ended() && !of_a_live_run.has_ended() && !another.has_ended());
+    // SIGKILL takes its time on a busy machine.
+    assert!((0..200).any(|_| left.has_ended()) && !of_a_live_run.has_ended() && !another.has_ended());
     assert_eq!(std::fs::read_dir(cache.runs()).unwrap().count(), 1);
     drop(live);
     assert_eq!(std::fs::read_dir(cache.runs()).unwrap().count(), 0);
@@ -403,12 +404,17 @@ fn what_a_killed_run_left_is_removed_and_nothing_else() {
 /// A socket that another program has taken over since is left alone, and the question does not reach that program.
 #[test]
 fn only_sockets_without_a_user_are_removed() {
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
     let directory = tempfile::tempdir().unwrap();
     let cache = Cache::find(Some(directory.path()));
     std::fs::create_dir_all(cache.runs()).unwrap();
     let [left, used, file] = ["left", "used", "file"].map(|name| directory.path().join(name));
     drop(UnixListener::bind(&left).unwrap());
+    // A child that another test starts has it open until it runs its program.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while UnixStream::connect(&left).is_ok() && std::time::Instant::now() < until {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let listener = UnixListener::bind(&used).unwrap();
     std::fs::write(&file, "").unwrap();
     let lines = [&left, &used, &file].map(|path| format!("socket {}\n", path.display()));
