@@ -14,6 +14,7 @@ use ktsn_ring::{Bell, Claims, ClockId, Frame, Producer, RegionState, Run, counte
 use crate::abi::{EAGAIN, EINTR, MSG_DONTWAIT};
 use crate::message::Message;
 use crate::page::Page;
+use crate::receive::signals;
 use crate::region::{self, RegionUse};
 use crate::streams::Stream;
 use crate::verdict::Verdict;
@@ -401,8 +402,9 @@ impl Wait {
 
     /// Sleeps for a moment; an error ends the wait.
     fn nap(&mut self, page: &Page, held: &RegionUse) -> Result<(), Full> {
-        if self.is_interrupted {
-            return Err(Full::Fail(EINTR)); // and after the signal there was still no slot
+        // After the signal there was still no slot. As in the kernel, SA_RESTART lets a wait go on that has no SO_SNDTIMEO.
+        if self.is_interrupted && (self.timeout != 0 || !signals::restarts_now()) {
+            return Err(Full::Fail(EINTR));
         }
         let (producer, now) = (held.producer(), clock::monotonic());
         if producer.state() != RegionState::Attached {

@@ -29,7 +29,7 @@ pub(crate) mod period;
 pub(crate) mod polls;
 pub(crate) mod selects;
 pub(crate) mod sets;
-mod signals;
+pub(crate) mod signals;
 pub(crate) mod switch;
 mod wait;
 

@@ -38,11 +38,20 @@ static void full(const struct step *)
 	struct itimerval timer = {{0, 20000}, {0, 20000}}, off = {{0, 0}, {0, 0}};
 	setitimer(ITIMER_REAL, &timer, NULL);
 	long interrupted = send_text(fd, "x");
-	setitimer(ITIMER_REAL, &off, NULL);
+	action.sa_flags = SA_RESTART;
+	sigaction(SIGALRM, &action, NULL);
+	wait.tv_sec = 20;
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
+	long with_timeout = send_text(fd, "x");
+	wait.tv_sec = 0;
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
 	show("interrupted", interrupted);
-	// Line by line: the test lets slots go when it has read this.
+	show("with-timeout", with_timeout);
+	// Line by line: the test lets slots go when it has read this, and some of the timer's signals have come.
 	show("blocking", 1);
-	show("released", send_text(fd, "late"));
+	long released = send_text(fd, "late");
+	setitimer(ITIMER_REAL, &off, NULL);
+	show("released", released);
 }
 
 // What one send of 64 octets costs while slots are free and no thread must be woken: the mean.

@@ -153,9 +153,12 @@ fn a_process_forks_in_the_middle_of_its_threads_sends() {
     for libc in LIBCS {
         run(libc, "forked", |values, texts, events| {
             assert_eq!((values["failed"], values["after"]), (0, 5));
-            let children = texts.iter().filter(|text| text.starts_with("child")).count();
-            assert_eq!((children, events.clients), (30, 31));
-            assert_eq!(events.counters.iter().skip(1).map(|counters| counters[16]).sum::<u64>(), 0);
+            let children: BTreeSet<_> = texts.iter().filter(|text| text.starts_with("child")).collect();
+            let gave_up = usize::try_from(values["gave-up"]).expect("a count");
+            assert!(children.len() + gave_up >= 30 && gave_up < 15, "{children:?}, {gave_up} gave up");
+            assert_eq!(events.clients, 31);
+            let absent = events.counters.iter().skip(1).map(|counters| counters[16]).sum::<u64>();
+            assert!(absent <= gave_up as u64, "{absent} of {gave_up}");
             assert!(texts.iter().any(|text| text == "after"));
         });
     }

@@ -67,6 +67,12 @@ pub(crate) fn restore(mask: &Mask) {
     sys::change_mask(SIG_SETMASK, mask.word());
 }
 
+/// Whether a call without a timeout goes on that a handler of this thread has just interrupted: all handlers have SA_RESTART.
+pub(crate) fn restarts_now() -> bool {
+    sys::change_mask(SIG_BLOCK, 0)
+        .is_some_and(|word| Handlers::look().restart_after(Handlers::default(), &Mask::new(word)))
+}
+
 /// Which signals have handlers, and of which kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Handlers {
