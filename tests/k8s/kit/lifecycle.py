@@ -17,7 +17,7 @@ from .images import reference
 from .space import Failed, until
 
 PAGE = build.REPOSITORY / "docs/first-pod.md"
-TUTORIAL_MIN = 4000
+TUTORIAL_MIN = 1000
 RANGES = "10.99.0.0/16,fd99::/48"
 VALUES = """\
 ktsnd:
