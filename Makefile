@@ -103,7 +103,7 @@ bench-scale: build ## a cluster of 2,000 Nodes, 20,000 pods and 10,000 Streams o
 	@scripts/go.sh bench-scale $(BIN) $(if $(NODES),--nodes $(NODES))
 
 bench-recovery: build ## how soon ktsnd follows a restart, a deleted pod, a new address, into out/bench/recovery.json (root); ROUNDS=10
-	@KTSND=$(BIN)/ktsnd ROUNDS="$(ROUNDS)" scripts/recovery.sh
+	@KTSND=$(BIN)/ktsnd ROUNDS="$(ROUNDS)" ONLY="$(ONLY)" scripts/recovery.sh
 
 bench-virtio-net: setup ## boot and interrupts of the driver's guests against their bars, timed, into out/virtio-net
 	@mkdir -p out

@@ -4,6 +4,7 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use ktsn_resolve::Tables;
@@ -18,7 +19,7 @@ use crate::control::Control;
 use crate::margins::MarginCache;
 use crate::metrics::Server;
 use crate::node::{Event, Mailbox, Node, NodeRequest};
-use crate::run_dir::RunDir;
+use crate::run_dir::{RunDir, take_over};
 use crate::supervise::{Supervisor, Watched};
 use crate::tables;
 use crate::tenant::{Directory, Registrar};
@@ -32,24 +33,52 @@ pub struct Options {
     pub cache_dir: PathBuf,
     /// The process that made the run directory and removes it. When that process is gone, ktsnd removes the directory at its end.
     pub run_dir_of: Option<u32>,
+    /// How long to wait for the end of a ktsnd that uses the run directory. `None`: such a ktsnd is an error.
+    pub take_over: Option<Duration>,
 }
+
+/// How long the kernel may take to close what a killed ktsnd had open.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// Runs until SIGTERM or SIGINT, then drains.
 ///
 /// # Errors
 /// What keeps the daemon from starting, with the field or path at fault and what to do.
 pub fn run(config: Config, options: &Options) -> anyhow::Result<()> {
-    let mut run_dir = RunDir::take(&options.run_dir)?;
-    if let Some(owner) = options.run_dir_of {
-        run_dir.belongs_to(owner);
-    }
+    // A ktsnd that waits for another one does all it can before: from the other one's end on, frames are lost.
+    let held = options.take_over.is_none().then(|| RunDir::take(&options.run_dir)).transpose()?;
     // Three descriptors a client: the soft limit is for programs that use select.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
     crate::cpus::keep_off(config.ports.iter().filter_map(|port| port.cpu));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(config, run_dir, MarginCache::open(&options.cache_dir)))
+    runtime.block_on(async {
+        // A signal while attachments are made ends ktsnd in order, too.
+        let mut stop = stop_signal()?;
+        let patience = options.take_over.unwrap_or_default();
+        let taken = match held {
+            None => take_over(&options.run_dir, patience, &mut stop).await?,
+            held => held,
+        };
+        let Some(mut run_dir) = taken else {
+            info!("ends before it was its turn");
+            return Ok(());
+        };
+        if let Some(owner) = options.run_dir_of {
+            run_dir.belongs_to(owner);
+        }
+        // The ktsnd before has written its margins by now.
+        let margins = MarginCache::open(&options.cache_dir);
+        // A port that another program has is found before any pod is attached.
+        let metrics_listener = match config.daemon.metrics_listen {
+            Some(address) => Some(
+                Server::bind_within(address, options.take_over.map_or(Duration::ZERO, |_| CLOSING)).await?,
+            ),
+            None => None,
+        };
+        serve(config, run_dir, margins, metrics_listener, stop).await
+    })
 }
 
 /// Locks the memory that is touched, from now on.
@@ -57,11 +86,14 @@ fn lock_memory() -> rustix::io::Result<()> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
 }
 
-async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow::Result<()> {
-    // A signal while attachments are made ends ktsnd in order, too.
-    let stop = stop_signal()?;
-    // A port that another program has is found before any pod is attached.
-    let metrics_listener = config.daemon.metrics_listen.map(Server::bind).transpose()?;
+async fn serve(
+    config: Config,
+    run_dir: RunDir,
+    margins: MarginCache,
+    metrics_listener: Option<TcpListener>,
+    stop: oneshot::Receiver<()>,
+) -> anyhow::Result<()> {
+    let lock = run_dir.lock();
     let (event_sender, events) = Mailbox::new();
     let (request_sender, requests) = mpsc::channel(64);
     let control_socket = run_dir.control_socket();
@@ -109,7 +141,7 @@ async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow:
         node.attach(attachment, false).await.with_context(|| format!("attachment {name}"))?;
     }
     node.restore(kept.attachments, kept.foreign).await;
-    let _metrics = metrics_listener.map(|listener| serve_metrics(listener, &request_sender)).transpose()?;
+    let metrics = metrics_listener.map(|listener| serve_metrics(listener, &request_sender)).transpose()?;
     let (served_sender, served) = oneshot::channel::<()>();
     let control = tokio::spawn(async move {
         let stopped = async move {
@@ -121,7 +153,9 @@ async fn serve(config: Config, run_dir: RunDir, margins: MarginCache) -> anyhow:
     info!("ready");
     node.run(requests, events, stop).await;
     node.keep_for_the_next();
-    drop(node);
+    drop((node, metrics));
+    // All that a next ktsnd needs for itself is free, and nothing is written any more.
+    drop(lock);
     let _ = served_sender.send(());
     // A watcher that stays connected must not keep us.
     match tokio::time::timeout(std::time::Duration::from_secs(1), control).await {

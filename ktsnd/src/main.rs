@@ -5,6 +5,7 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, ValueEnum as _};
 use ktsn_pages::Kind;
@@ -20,6 +21,8 @@ const EXAMPLES: &str = "\
 Examples:
   Serve what is written in /etc/ktsn/ktsnd.toml:
     ktsnd
+  Start the next ktsnd while this one runs; it takes the run directory over when this one ends:
+    ktsnd --take-over 600
   Serve one namespace without a file; remote pods behind one VXLAN peer:
     ktsnd --run-dir /run/ktsn-test --attach pod-a:eth0,uplink=eth1,local=192.168.50.1,\\
 peer=10.244.1.0/24@192.168.50.2@02:00:00:00:00:02
@@ -28,6 +31,7 @@ Environment:
   KTSN_RUN_DIR     run directory when --run-dir is not given (default /run/ktsn)
   KTSN_CACHE_DIR   where ktsnd keeps how late this machine's sleeps end, for the next ktsnd, when the configuration
                    has no cache_dir (default /var/lib/ktsn)
+  KTSN_TAKE_OVER   seconds to wait for the end of another ktsnd when --take-over is not given
 
 SIGTERM and SIGINT drain: nothing new is taken, queued frames are sent, then ktsnd ends.
 Exit status: 0 drained, 1 failed while running, 2 wrong usage or configuration.";
@@ -46,6 +50,10 @@ struct Arguments {
     /// times
     #[arg(long, value_name = "NETNS:IFACE[,key=value…]")]
     attach: Vec<String>,
+    /// Wait up to so many seconds (1 to 86400) for the end of a ktsnd that uses the run directory, and then serve at once
+    /// [default: KTSN_TAKE_OVER, else such a ktsnd is an error]
+    #[arg(long, value_name = "SECONDS")]
+    take_over: Option<String>,
     /// error, warn, info, debug or trace; or a filter such as ktsnd=debug
     #[arg(long, default_value = "info", value_name = "LEVEL")]
     log: String,
@@ -97,7 +105,11 @@ fn main() -> ExitCode {
         .clone()
         .or_else(|| std::env::var_os("KTSN_CACHE_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from))
         .unwrap_or_else(|| PathBuf::from("/var/lib/ktsn"));
-    match daemon::run(config, &Options { run_dir, cache_dir, run_dir_of: arguments.run_dir_of }) {
+    let take_over = match take_over(arguments.take_over.as_deref()) {
+        Ok(take_over) => take_over,
+        Err(message) => return wrong(&message),
+    };
+    match daemon::run(config, &Options { run_dir, cache_dir, run_dir_of: arguments.run_dir_of, take_over }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ktsnd: {error:#}");
@@ -120,6 +132,23 @@ fn generate(kind: &str, directory: &Path) -> ExitCode {
             );
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Longest wait for another ktsnd.
+const TAKE_OVER_SECONDS_MAX: u64 = 86_400;
+
+/// How long to wait for the end of another ktsnd.
+fn take_over(option: Option<&str>) -> Result<Option<Duration>, String> {
+    let variable = std::env::var("KTSN_TAKE_OVER").ok().filter(|text| !text.is_empty());
+    let (name, text) = match (option, variable.as_deref()) {
+        (Some(text), _) => ("--take-over", text),
+        (None, Some(text)) => ("KTSN_TAKE_OVER", text),
+        (None, None) => return Ok(None),
+    };
+    match text.parse() {
+        Ok(seconds @ 1..=TAKE_OVER_SECONDS_MAX) => Ok(Some(Duration::from_secs(seconds))),
+        _ => Err(format!("{name}: {text:?}: expected whole seconds, 1 to {TAKE_OVER_SECONDS_MAX}")),
     }
 }
 

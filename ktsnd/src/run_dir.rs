@@ -5,17 +5,23 @@
 //! is refused, and no symbolic link in it is followed.
 
 pub(crate) mod fuzzing;
+mod place;
 mod state;
+mod take_over;
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::OFlags;
 
 pub use state::{Foreign, KeptAttachment, KeptPeers, KeptPolicy, KeptSchedule, State};
+pub(crate) use take_over::take_over;
+
+use place::Place;
 use state::{read_state, write_state};
 
 /// No symbolic link is followed to a file.
@@ -49,7 +55,7 @@ pub enum RunDirError {
         why: String,
     },
     /// Another daemon uses it.
-    #[error("run directory {}: another ktsnd ({holder}) uses it; stop that one or give another --run-dir", path.display())]
+    #[error("run directory {}: another ktsnd ({holder}) uses it; stop that one, wait for its end with --take-over, or give another --run-dir", path.display())]
     Taken {
         /// The directory.
         path: PathBuf,
@@ -62,7 +68,7 @@ pub enum RunDirError {
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    _lock: File,
+    lock: Arc<File>,
     started: i128,
     started_before: i128,
     /// The process that removes the directory, if it is a temporary one.
@@ -84,47 +90,21 @@ impl RunDir {
     /// # Errors
     /// [`RunDirError`].
     pub fn take(path: &Path) -> Result<Self, RunDirError> {
-        let at = |p: PathBuf| move |error| RunDirError::Io { path: p, error };
-        let client = path.join("client");
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(at(parent.to_owned()))?;
-        }
-        // Clients of any user connect; only we write here.
-        for dir in [path, &client] {
-            match fs::DirBuilder::new().mode(0o755).create(dir) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(at(dir.to_owned())(error));
-                }
-                _ => {}
+        let place = Place::open(path)?;
+        let until = Instant::now() + LOCK_PATIENCE;
+        while !place.try_lock() {
+            if Instant::now() >= until {
+                return Err(place.taken());
             }
-            let found = fs::symlink_metadata(dir).map_err(at(dir.to_owned()))?;
-            if let Some(why) = fault_of(&found) {
-                return Err(RunDirError::Unsafe { path: dir.to_owned(), why });
-            }
-            fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).map_err(at(dir.to_owned()))?;
+            std::thread::sleep(Duration::from_millis(10));
         }
-        let lock_path = path.join("lock");
-        let mut lock = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o644)
-            .custom_flags(NOFOLLOW)
-            .open(&lock_path)
-            .map_err(at(lock_path.clone()))?;
-        if !is_locked(&lock) {
-            let mut holder = String::new();
-            let _ = lock.read_to_string(&mut holder);
-            return Err(RunDirError::Taken { path: path.to_owned(), holder: holder.trim().to_owned() });
-        }
-        let started_before = written_at(&lock);
-        lock.set_len(0)
-            .and_then(|()| lock.rewind())
-            .and_then(|()| writeln!(lock, "pid {}", std::process::id()))
-            .map_err(at(lock_path))?;
-        let started = written_at(&lock);
-        Ok(Self { path: path.to_owned(), _lock: lock, started, started_before, owner: None })
+        place.occupy()
+    }
+
+    /// The lock. Another ktsnd can take the directory when this and the [`RunDir`] are dropped.
+    #[must_use]
+    pub(crate) fn lock(&self) -> Arc<File> {
+        self.lock.clone()
     }
 
     /// Names the process that removes the directory: our parent. When the parent is gone, the directory is removed with this value.
@@ -250,25 +230,6 @@ const COUNTERS: &str = "counters.json";
 
 /// How long a lock may stay taken: what a ktsnd that was killed was about to start (nft, pmc) shares it until it runs.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-
-fn is_locked(file: &File) -> bool {
-    let until = Instant::now() + LOCK_PATIENCE;
-    loop {
-        if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return true;
-        }
-        if Instant::now() >= until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// The instant of the last change, in nanoseconds since 1970; 0 where it is unknown.
-fn written_at(file: &File) -> i128 {
-    file.metadata()
-        .map_or(0, |found| i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec()))
-}
 
 /// Reads a file. A pipe or a device in its place is an error: reading one could wait for ever.
 fn read(path: &Path) -> io::Result<Vec<u8>> {

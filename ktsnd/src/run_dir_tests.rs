@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One daemon a directory, a directory that can be trusted, a state file that survives.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use super::*;
 use crate::config::{AttachmentConfig, OverlayConfig, PeerConfig, VxlanConfig};
 

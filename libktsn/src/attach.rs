@@ -8,7 +8,8 @@
 //!
 //! ```text
 //! idle ──connect, Hello + socket──► waiting ──HelloReply + memfd + doorbell──► attached
-//!   ▲ 100 ms; never attached: 1 s     │ refused, 10 s of silence                  │ doorbell fails, state ≠ 0
+//!   ▲ 5 ms for 2 s, then 100 ms;      │ refused, 10 s of silence                  │ doorbell fails, state ≠ 0
+//!   │ never attached: 1 s             │                                           │
 //!   └─────────────────────────────────┴───────────────────────────────────────────┘
 //! ```
 //! Where the region names other attachments of the namespace, the same steps are made for each of them, by the
@@ -34,6 +35,10 @@ use crate::{clock, env, limit, streams, sys};
 pub(crate) const ATTACH_WAIT: u64 = 1_000_000_000;
 /// Between two attempts to come back, ns.
 const RETRY: u64 = 100_000_000;
+/// The same for a daemon that has just gone, ns: the next one may take over at once, and each frame until then is lost.
+const RETRY_SOON: u64 = 5_000_000;
+/// How long a daemon counts as just gone, ns.
+const SOON: u64 = 2_000_000_000;
 /// Between two attempts of a program that was never attached, ns: most of these never will be.
 const RETRY_STRANGER: u64 = 1_000_000_000;
 /// Between two attempts when the daemon has more callers than it can hear at once, ns.
@@ -125,6 +130,9 @@ fn step(page: &'static Page, _locked: &Locked, socket: c_int) -> Step {
         return Step::Attached;
     }
     let now = clock::monotonic();
+    if !is_attached && page.absent_since.load(Relaxed) == 0 {
+        page.absent_since.store(now, Relaxed);
+    }
     let or_absent = if is_attached { Step::Attached } else { Step::Absent };
     if waiting != 0 {
         return match read_reply(page, waiting, now) {
@@ -147,15 +155,19 @@ fn step(page: &'static Page, _locked: &Locked, socket: c_int) -> Step {
         }
         Err(EAGAIN) => Step::Busy,
         Err(error) => {
-            page.retry_at.store(now.saturating_add(retry_after()), Relaxed);
+            page.retry_at.store(now.saturating_add(retry_after(page, now)), Relaxed);
             REFUSAL.store(if error == EMFILE { NO_DESCRIPTOR } else { 0 }, Relaxed);
             or_absent
         }
     }
 }
 
-fn retry_after() -> u64 {
-    if was_attached() { RETRY } else { RETRY_STRANGER }
+fn retry_after(page: &Page, now: u64) -> u64 {
+    if !was_attached() {
+        return RETRY_STRANGER;
+    }
+    let since = page.absent_since.load(Relaxed);
+    if since != 0 && now.saturating_sub(since) < SOON { RETRY_SOON } else { RETRY }
 }
 
 /// Connects and sends Hello with the program's socket, for the attachment of this interface (0: the first one).
@@ -210,6 +222,7 @@ fn read_reply(page: &'static Page, number: u32, now: u64) -> Step {
     };
     if is_attached {
         ONCE.store(true, Release);
+        page.absent_since.store(0, Relaxed);
         env::debug(b"ktsn: attached to ktsnd\n");
     } else {
         region.abandon();
@@ -219,8 +232,8 @@ fn read_reply(page: &'static Page, number: u32, now: u64) -> Step {
     let is_cut_off = !is_attached && REFUSAL.load(Relaxed) == CUT_OFF;
     let pause = match (is_next, is_cut_off) {
         (true, _) => 0,
-        (_, true) => RETRY,
-        _ => retry_after(),
+        (_, true) => retry_after(page, now).min(RETRY),
+        _ => retry_after(page, now),
     };
     page.retry_at.store(now.saturating_add(pause), Relaxed);
     match (is_attached, is_cut_off) {

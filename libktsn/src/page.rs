@@ -35,6 +35,8 @@ pub(crate) struct Page {
     pub(crate) reply_until: AtomicU64,
     /// No attempt to attach before this instant (CLOCK_MONOTONIC, ns).
     pub(crate) retry_at: AtomicU64,
+    /// When the last region was found missing (CLOCK_MONOTONIC, ns); 0 = there is one, or no step has looked since.
+    pub(crate) absent_since: AtomicU64,
 }
 
 static PAGE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());

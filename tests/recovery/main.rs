@@ -13,7 +13,8 @@ use anyhow::{Context as _, ensure};
 use ktsn_lab::exclusive::{MeasureLock, check_machine, wait_until_quiet};
 use ktsn_measure::results::{Check, CheckOutcome, Document, Micro};
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK, within};
-use ktsn_tests::faults::daemon::{Attachment, Daemon, configuration};
+use ktsn_tests::faults::control::reason;
+use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, configuration};
 use ktsn_tests::faults::talker::Talker;
 use ktsn_tests::faults::tap::{Arrival, tai_now};
 use ktsn_tests::faults::{Tap, eventually};
@@ -22,9 +23,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 const HELP: &str = "\
 Measure how soon ktsnd follows what happens around it (root)
 
-Usage: make bench-recovery [ROUNDS=10]
+Usage: make bench-recovery [ROUNDS=10] [ONLY=taken-over,restarted]
 
-Each case runs ROUNDS times (1 to 100) on a quiet machine. The longest round is held against the bar.
+Each case, or each of ONLY, runs ROUNDS times (1 to 100) on a quiet machine; the cases take turns. The longest round is held
+against the bar.
 
 Exit status: 0 all bars held, 1 a bar was missed, 2 it could not be measured.";
 
@@ -37,12 +39,24 @@ struct Case {
     round: fn(&Path) -> Duration,
 }
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 7] = [
     Case {
         name: "attached-again",
         what: "ktsnd is killed and started: until the program's frames leave again",
         bar: Duration::from_secs(1),
         round: attached_again,
+    },
+    Case {
+        name: "taken-over",
+        what: "the next ktsnd waits, the first ends: the longest span without a frame",
+        bar: Duration::from_millis(300),
+        round: taken_over,
+    },
+    Case {
+        name: "restarted",
+        what: "the same, but the next ktsnd is started when the first has ended",
+        bar: Duration::from_secs(1),
+        round: restarted,
     },
     Case {
         name: "found",
@@ -95,6 +109,45 @@ fn attached_again(program: &Path) -> Duration {
     let took = eventually("attached again", PATIENCE, tenth) - serving;
     let _ = talker.finish();
     nanoseconds(took)
+}
+
+fn taken_over(program: &Path) -> Duration {
+    passed_on(program, Daemon::spawn_waiting, |_| ())
+}
+
+fn restarted(program: &Path) -> Duration {
+    passed_on(program, |_| (), Daemon::spawn)
+}
+
+/// Passes a stream of 1 kHz from a ktsnd that gets SIGTERM to the next one, which `before` or `after` starts. The longest span between
+/// two frames on the wire. No frame may be early, and each one that does not arrive must be counted.
+fn passed_on(program: &Path, before: fn(&mut Daemon), after: fn(&mut Daemon)) -> Duration {
+    let bed = Bed::new();
+    let attachments = [Attachment::pod_a(&bed)];
+    let mut first = start(&bed, program, &attachments);
+    let next = Daemon::prepare(&bed.host_a, &configuration(&attachments)).at(first.run_dir());
+    let mut next = next.of(program).logging_as_shipped();
+    before(&mut next);
+    let tap = Tap::open(&bed.host_b, UPLINK);
+    let keys = "count=60000 last=300 lead_us=5000";
+    let mut talker = Talker::start(&first, &bed.pod_a, POD_B, 1, keys);
+    eventually("traffic", PATIENCE, || (tap.of(1).len() > 500).then_some(()));
+    assert_eq!(first.terminate(PATIENCE), Some(0), "{}", first.log());
+    after(&mut next);
+    let passed = tap.of(1).len();
+    eventually("attached again", PATIENCE, || (tap.of(1).len() > passed + 300).then_some(()));
+    talker.go();
+    let (values, errors) = talker.finish();
+    let sent = values["sent"].cast_unsigned();
+    eventually("the last frame", PATIENCE, || {
+        tap.of(1).last().filter(|a| a.sequence == sent - 1).map(|_| ())
+    });
+    let arrived = tap.of(1);
+    assert!(values["failed"] == 0 && tap.early().is_empty(), "{errors} early: {:?}", tap.early());
+    let absent = reason(&next.control().counters(NAME).dropped, "daemon_absent");
+    assert_eq!(absent, sent - arrived.len() as u64, "frames lost, and counted");
+    let at: Vec<i64> = arrived.iter().map(Arrival::at).collect();
+    nanoseconds(at.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0))
 }
 
 fn found(program: &Path) -> Duration {
@@ -186,18 +239,31 @@ fn milliseconds(span: Duration) -> f64 {
     (span.as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// The figures of a case in milliseconds, and its longest round.
-fn measure(case: &Case, program: &Path, rounds: usize) -> anyhow::Result<(Micro, f64)> {
-    let mut took = Vec::new();
+/// What each round of each case took, in milliseconds; the cases take turns.
+fn measure(program: &Path, rounds: usize) -> anyhow::Result<Vec<Vec<f64>>> {
+    let mut took = vec![Vec::new(); CASES.len()];
     for _ in 0..rounds {
-        wait_until_quiet(|_| ())?;
-        took.push(milliseconds((case.round)(program)));
+        for (case, took) in CASES.iter().zip(&mut took).filter(|(case, _)| is_chosen(case)) {
+            wait_until_quiet(|_| ())?;
+            took.push(milliseconds((case.round)(program)));
+        }
     }
+    Ok(took)
+}
+
+/// Whether `ONLY` names this case, or is not given.
+fn is_chosen(case: &Case) -> bool {
+    std::env::var("ONLY")
+        .map_or(true, |only| only.is_empty() || only.split(',').any(|name| name == case.name))
+}
+
+/// The figures of a case, and its longest round.
+fn figures(case: &Case, mut took: Vec<f64>) -> (Micro, f64) {
     took.sort_by(f64::total_cmp);
     let [p50, p90] = [0.5, 0.9].map(|q| took[((took.len() - 1) as f64 * q).round() as usize]);
     let name = format!("recovery.{}", case.name);
     let micro = Micro { name, unit: "ms".to_owned(), p50, p90: Some(p90), samples: took.len() as u64 };
-    Ok((micro, took[took.len() - 1]))
+    (micro, took[took.len() - 1])
 }
 
 fn run(root: &Path) -> anyhow::Result<bool> {
@@ -213,9 +279,10 @@ fn run(root: &Path) -> anyhow::Result<bool> {
     let mut document = Document::new("recovery", command);
     document.parameters.insert("rounds".to_owned(), rounds.into());
     let mut all_hold = true;
+    let took = measure(&program, rounds)?;
     println!("{:<18} {:>9} {:>9} {:>9}  case", "ms", "median", "longest", "bar");
-    for case in &CASES {
-        let (micro, longest) = measure(case, &program, rounds)?;
+    for (case, took) in CASES.iter().zip(took).filter(|(case, _)| is_chosen(case)) {
+        let (micro, longest) = figures(case, took);
         let bar = milliseconds(case.bar);
         let holds = longest <= bar;
         all_hold &= holds;

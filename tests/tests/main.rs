@@ -37,6 +37,7 @@ mod faults_ports;
 mod faults_restart;
 mod faults_rules;
 mod faults_start;
+mod faults_take_over;
 mod faults_time;
 mod hook_arrivals;
 mod hook_burst;

@@ -45,6 +45,9 @@ const KEPT_FOR: Duration = Duration::from_secs(1);
 /// After an accept that failed (no descriptors left) the next one waits.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
+/// A port in use is tried again after this span.
+const BIND_AGAIN: Duration = Duration::from_millis(5);
+
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
@@ -70,6 +73,26 @@ impl Server {
         let listener = TcpListener::bind(address).map_err(|error| BindError { address, error })?;
         listener.set_nonblocking(true).map_err(|error| BindError { address, error })?;
         Ok(listener)
+    }
+
+    /// As [`Self::bind`], but a port that is in use is tried again for `patience`: the kernel may close it a moment after the lock of
+    /// a ktsnd that was killed.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub(crate) async fn bind_within(
+        address: SocketAddr,
+        patience: Duration,
+    ) -> Result<TcpListener, BindError> {
+        let until = Instant::now() + patience;
+        loop {
+            match Self::bind(address) {
+                Err(fault) if fault.error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                    tokio::time::sleep(BIND_AGAIN).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     /// Answers at `listener` from now on, on a thread of its own.

@@ -241,14 +241,39 @@ impl Daemon {
     /// # Panics
     /// When it does not come to serve.
     pub fn spawn(&mut self) {
-        let log = File::options().create(true).append(true).open(self.log_path()).expect("log");
-        let mut command = self.command();
-        command.stdout(Stdio::null()).stderr(log);
-        self.child = Some(within(&self.namespace, || command.spawn()).expect("ktsnd"));
+        self.spawn_as(self.command());
         eventually("ktsnd serves", Duration::from_secs(30), || {
             let ended = self.child.as_mut().and_then(|c| c.try_wait().ok().flatten());
             assert!(ended.is_none(), "ktsnd ended: {}", self.log());
             Control::connect(&self.run_dir).ok()?.health().ok()
+        });
+    }
+
+    /// Starts it with `--take-over`, and waits until it waits for the end of the ktsnd that has its run directory.
+    ///
+    /// # Panics
+    /// When it does not come to wait.
+    pub fn spawn_waiting(&mut self) {
+        let mut command = self.command();
+        command.args(["--take-over", "60"]);
+        self.spawn_as(command);
+        self.until_logged("waits for pid");
+    }
+
+    fn spawn_as(&mut self, mut command: Command) {
+        let log = File::options().create(true).append(true).open(self.log_path()).expect("log");
+        command.stdout(Stdio::null()).stderr(log);
+        self.child = Some(within(&self.namespace, || command.spawn()).expect("ktsnd"));
+    }
+
+    /// Waits until its log has this text.
+    ///
+    /// # Panics
+    /// When it ends, or does not log it.
+    pub fn until_logged(&mut self, text: &str) {
+        eventually(text, Duration::from_secs(30), || {
+            assert!(self.has_ended().is_none(), "ktsnd ended: {}", self.log());
+            self.log().contains(text).then_some(())
         });
     }
 
