@@ -45,10 +45,12 @@ fn a_cancelled_thread_leaves_nothing_behind() {
 
 #[test]
 fn two_threads_on_one_socket_both_receive() {
-    let (values, hits) = run(Libc::Gnu, "arrivals-shared count=1500");
-    assert_eq!(values["lost"], 0);
-    assert!(values["least"] > 150, "{values:?}");
-    assert!(hits[0] > 0);
+    until_hits(1, || {
+        let (values, hits) = run(Libc::Gnu, "arrivals-shared count=1500");
+        assert_eq!(values["lost"], 0);
+        assert!(values["least"] > 150, "{values:?}");
+        hits[0]
+    });
 }
 
 /// A close ends a call that expects an arrival. Where none is expected, which a busy machine may cause, only a signal ends it.
@@ -119,9 +121,12 @@ fn a_sandbox_that_allows_the_programs_own_calls_is_enough() {
 #[test]
 fn parent_and_child_expect() {
     for libc in LIBCS {
-        let (values, hits) = run(libc, "arrivals-forked");
-        assert_eq!((values["failed"], values["child"], values["after"]), (0, 0, 0));
-        assert!(hits.len() == 2 && hits.iter().all(|hits| *hits > 0), "{hits:?}");
+        until_hits(1, || {
+            let (values, hits) = run(libc, "arrivals-forked");
+            assert_eq!((values["failed"], values["child"], values["after"]), (0, 0, 0));
+            assert_eq!(hits.len(), 2);
+            hits[0].min(hits[1])
+        });
     }
 }
 
@@ -141,9 +146,11 @@ fn a_handler_receives_on_the_same_socket() {
 #[test]
 fn peeks_cuts_errors_and_high_descriptors_are_the_kernels() {
     for libc in LIBCS {
-        let (values, hits) = run(libc, "arrivals-answers rounds=8");
-        let wrong = (values["peek"], values["truncated"], values["refused"], values["high"]);
-        assert_eq!((values["failed"], wrong), (0, (0, 0, 0, 0)), "{libc:?}");
-        assert!(hits[0] > 0, "{libc:?}");
+        until_hits(1, || {
+            let (values, hits) = run(libc, "arrivals-answers rounds=8");
+            let wrong = (values["peek"], values["truncated"], values["refused"], values["high"]);
+            assert_eq!((values["failed"], wrong), (0, (0, 0, 0, 0)), "{libc:?}");
+            hits[0]
+        });
     }
 }
