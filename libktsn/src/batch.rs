@@ -14,11 +14,10 @@ use ktsn_ring::{Bell, Claims, ClockId, Frame, Producer, RegionState, Run, counte
 use crate::abi::{EAGAIN, EINTR, MSG_DONTWAIT};
 use crate::message::Message;
 use crate::page::Page;
-use crate::receive::signals;
 use crate::region::{self, RegionUse};
 use crate::streams::Stream;
 use crate::verdict::Verdict;
-use crate::{attach, buffer, clock, share, sys, waits};
+use crate::{attach, buffer, clock, share, signals, sys, waits};
 
 /// Between two looks for a free slot, ns.
 const SLOT_NAP: u32 = 200_000;

@@ -71,6 +71,7 @@ mod reports;
 mod segments;
 mod send;
 mod share;
+mod signals;
 mod stamps;
 mod streams;
 mod sys;

@@ -29,7 +29,6 @@ pub(crate) mod period;
 pub(crate) mod polls;
 pub(crate) mod selects;
 pub(crate) mod sets;
-pub(crate) mod signals;
 pub(crate) mod switch;
 mod wait;
 

@@ -6,17 +6,11 @@
 set -e
 case ${1:-} in remove | 0) ;; *) exit 0 ;; esac
 
-# The names of the attachments, a line each. `ktsn status` fails where no ktsnd answers.
-attachments() {
-    ktsn status --run-dir /run/ktsn --json 2>/dev/null |
-        sed -n '/^  "attachments": \[/,/^  \]/s/^      "name": "\(.*\)",\{0,1\}$/\1/p'
-}
-
+status=$(ktsn status --run-dir /run/ktsn --json 2>/dev/null || true)
+# The names of the attachments, a line each.
+attached=$(printf '%s\n' "$status" | sed -n '/^  "attachments": \[/,/^  \]/s/^      "name": "\(.*\)",\{0,1\}$/\1/p')
 # A ktsnd that runs holds this file's lock.
-serves() { [ -e /run/ktsn/lock ] && ! flock --exclusive --nonblock /run/ktsn/lock true; }
-
-attached=$(attachments || true)
-if [ -z "$attached" ] && serves && ! ktsn status --run-dir /run/ktsn --json >/dev/null 2>&1; then
+if [ -z "$status" ] && [ -e /run/ktsn/lock ] && ! flock --exclusive --nonblock /run/ktsn/lock true; then
     attached="(unknown: ktsnd runs and does not answer)"
 fi
 if [ -n "$attached" ] && [ "${KTSN_FORCE_REMOVE:-}" != 1 ]; then

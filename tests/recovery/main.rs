@@ -240,10 +240,10 @@ fn milliseconds(span: Duration) -> f64 {
 }
 
 /// What each round of each case took, in milliseconds; the cases take turns.
-fn measure(program: &Path, rounds: usize) -> anyhow::Result<Vec<Vec<f64>>> {
-    let mut took = vec![Vec::new(); CASES.len()];
+fn measure(cases: &[&Case], program: &Path, rounds: usize) -> anyhow::Result<Vec<Vec<f64>>> {
+    let mut took = vec![Vec::new(); cases.len()];
     for _ in 0..rounds {
-        for (case, took) in CASES.iter().zip(&mut took).filter(|(case, _)| is_chosen(case)) {
+        for (case, took) in cases.iter().zip(&mut took) {
             wait_until_quiet(|_| ())?;
             took.push(milliseconds((case.round)(program)));
         }
@@ -251,10 +251,17 @@ fn measure(program: &Path, rounds: usize) -> anyhow::Result<Vec<Vec<f64>>> {
     Ok(took)
 }
 
-/// Whether `ONLY` names this case, or is not given.
-fn is_chosen(case: &Case) -> bool {
-    std::env::var("ONLY")
-        .map_or(true, |only| only.is_empty() || only.split(',').any(|name| name == case.name))
+/// The cases that `ONLY` names, or all.
+fn chosen() -> anyhow::Result<Vec<&'static Case>> {
+    let Some(only) = std::env::var("ONLY").ok().filter(|text| !text.is_empty()) else {
+        return Ok(CASES.iter().collect());
+    };
+    let names = CASES.map(|case| case.name).join(", ");
+    let of = |name| {
+        let found = CASES.iter().find(|case| case.name == name);
+        found.with_context(|| format!("ONLY={only}: no case {name:?}, expected some of {names}"))
+    };
+    only.split(',').map(of).collect()
 }
 
 /// The figures of a case, and its longest round.
@@ -267,7 +274,7 @@ fn figures(case: &Case, mut took: Vec<f64>) -> (Micro, f64) {
 }
 
 fn run(root: &Path) -> anyhow::Result<bool> {
-    let rounds = rounds()?;
+    let (rounds, cases) = (rounds()?, chosen()?);
     let program: PathBuf = root.join("target/release/ktsnd");
     let program = std::env::var_os("KTSND").map_or(program, PathBuf::from);
     ensure!(program.is_file(), "{} is missing: `make build` makes it", program.display());
@@ -279,9 +286,9 @@ fn run(root: &Path) -> anyhow::Result<bool> {
     let mut document = Document::new("recovery", command);
     document.parameters.insert("rounds".to_owned(), rounds.into());
     let mut all_hold = true;
-    let took = measure(&program, rounds)?;
+    let took = measure(&cases, &program, rounds)?;
     println!("{:<18} {:>9} {:>9} {:>9}  case", "ms", "median", "longest", "bar");
-    for (case, took) in CASES.iter().zip(took).filter(|(case, _)| is_chosen(case)) {
+    for (case, took) in cases.into_iter().zip(took) {
         let (micro, longest) = figures(case, took);
         let bar = milliseconds(case.bar);
         let holds = longest <= bar;

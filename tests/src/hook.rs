@@ -270,6 +270,15 @@ pub fn run_with(
     output
 }
 
+/// Runs again until a run was awake for so many arrivals: on a busy machine a process pauses its spinning for 10 s.
+///
+/// # Panics
+/// When none of 20 runs was.
+pub fn until_hits(least: u64, run: impl Fn() -> u64) {
+    let seen: Vec<u64> = (0..20).map(|_| run()).take_while(|hits| *hits < least).collect();
+    assert!(seen.len() < 20, "hits of each run: {seen:?}; expected {least}");
+}
+
 /// A child process that is killed and waited for whatever happens to the test.
 #[derive(Debug)]
 pub struct Running(pub Child);

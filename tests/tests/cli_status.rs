@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `ktsn status` where no ktsnd answers: it says where it looked and what to do, and never hangs.
 
-#[allow(dead_code)]
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 use std::time::Duration;

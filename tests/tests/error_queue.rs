@@ -304,13 +304,13 @@ fn who_never_reads_goes_on_sending() {
     let found = world.by_ktsn("never", POD_B, &format!("flags={BOTH} txtime=2 count=2000"));
     assert_eq!(value(&found, "sent"), 2000);
     eventually("all are sent", SOON, || (world.sent() - before == 2000).then_some(()));
-    let (reports, dropped) = eventually("each frame is told of or not", SOON, || {
+    let (reports, dropped) = eventually("each report is sent or dropped", SOON, || {
         let workers = world.daemon.control().statistics_of("").expect("statistics").workers;
         let reports: u64 = workers.iter().map(|worker| worker.reports).sum();
         let dropped: u64 = workers.iter().map(|worker| worker.reports_dropped).sum();
         (reports + dropped == 2000).then_some((reports, dropped))
     });
-    assert!(reports > 0 && dropped > 0, "{reports} told, {dropped} not");
+    assert!(reports > 0 && dropped > 0, "{reports} reports, {dropped} dropped");
     let place = world.daemon.run_dir().display().to_string();
     let status: serde_json::Value =
         serde_json::from_str(&text(&ktsn_tests::cli::run(&["status", "--json", "--run-dir", &place])))

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ktsn_ring::receive::ReceiveCount;
-use ktsn_tests::hook::{self, ARRIVAL_CALLS, LIBCS, Libc, Running};
+use ktsn_tests::hook::{self, ARRIVAL_CALLS, LIBCS, Libc, Running, until_hits};
 use ktsn_tests::peer::{Behaviour, Events, Peer};
 
 const LIMIT: Duration = Duration::from_secs(40);
@@ -171,17 +171,13 @@ fn seed() -> u32 {
     std::env::var("KTSN_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(std::process::id)
 }
 
-/// Runs a script again until calls of it were awake for arrivals: on a busy machine a process pauses its spinning for 10 s. Each time
-/// `check` judges what it printed.
+/// Runs a script until calls of it were awake for arrivals. Each time `check` judges what it printed.
 fn until_hit(libc: Libc, script: &str, check: impl Fn(&BTreeMap<String, i64>)) {
-    for _ in 0..20 {
+    until_hits(1, || {
         let (values, hits) = run(libc, script);
         check(&values);
-        if hits > 0 {
-            return;
-        }
-    }
-    panic!("{script} {libc:?}: never awake for an arrival");
+        hits
+    });
 }
 
 /// Signals at any instant of an expecting call: each handler runs once, and the call ends or goes on as the kernel's.

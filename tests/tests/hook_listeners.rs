@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use ktsn_ring::receive::ReceiveCount;
-use ktsn_tests::hook::{self, LIBCS, Libc};
+use ktsn_tests::hook::{self, LIBCS, Libc, until_hits};
 use ktsn_tests::peer::{Behaviour, Peer};
 
 /// A daemon that grants a whole CPU.
@@ -21,12 +21,6 @@ fn run(libc: Libc, script: &str) -> (BTreeMap<String, i64>, Vec<u64>) {
     let output = command.env("KTSN_RECEIVE", "expect").output().expect("program");
     let hits = peer.events().receiving.iter().map(|area| area.total.get(ReceiveCount::Hit)).collect();
     (hook::values(&output), hits)
-}
-
-/// Runs again until a run has so many hits: on a busy machine a process pauses its spinning for 10 s.
-fn until_hits(least: u64, run: impl Fn() -> u64) {
-    let seen: Vec<u64> = (0..5).map(|_| run()).take_while(|hits| *hits < least).collect();
-    assert!(seen.len() < 5, "hits of each run: {seen:?}; expected {least}");
 }
 
 /// [POSIX 2.9.5] The cleanup handlers find the program's signal mask, and the next thread expects.

@@ -13,12 +13,12 @@ use super::cleanup::{Held, with_cleanup};
 use super::grant;
 use super::listeners::{self, Listener, Set};
 use super::period;
-use super::signals::Mask;
 use super::wait::{Bounds, Call, Waited, expect, now, poll};
 use crate::abi::{
     EAGAIN, EINTR, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_WAITALL, POLLIN, POLLRDHUP, PollFd,
 };
 use crate::page::{self, Page};
+use crate::signals::Mask;
 use crate::{originals, sys};
 
 /// The listener of a descriptor whose call with these flags may wait.

@@ -8,8 +8,8 @@ use core::ffi::{c_int, c_void};
 use core::mem::transmute;
 
 use super::listeners::{Listener, Set};
-use super::signals::{self, Mask};
 use super::switch;
+use crate::signals::{self, Mask};
 
 /// What a waiting thread holds.
 #[repr(C)]

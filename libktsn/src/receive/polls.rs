@@ -8,9 +8,9 @@ use core::ffi::c_void;
 use ktsn_time::Span;
 
 use super::listeners::{self, Set};
-use super::signals::Mask;
 use super::wait::{Call, Waited, expect_or_make, is_forbidden, poll};
 use crate::abi::{POLLIN, POLLRDNORM, PollFd, TimeSpec};
+use crate::signals::Mask;
 use crate::{memory, originals};
 
 /// Longer arrays are the kernel's: looking through them takes longer than a wake-up.

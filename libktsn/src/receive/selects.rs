@@ -9,9 +9,9 @@ use core::ffi::{c_int, c_void};
 use ktsn_time::Span;
 
 use super::listeners::{self, Set};
-use super::signals::Mask;
 use super::wait::{Call, Waited, expect_or_make, is_forbidden, now, waited};
 use crate::abi::TimeSpec;
+use crate::signals::Mask;
 use crate::{memory, originals};
 
 /// Words of a set that is served: descriptors below FD_SETSIZE. A call with higher ones is the kernel's.

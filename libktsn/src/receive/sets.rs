@@ -10,9 +10,9 @@ use ktsn_time::Span;
 
 use super::epolls;
 use super::listeners::{self, Set};
-use super::signals::Mask;
 use super::wait::{Call, Waited, expect_or_make, poll};
 use crate::abi::{EPOLL_CTL_DEL, EPOLLIN, EPOLLRDNORM, EpollEvent, POLLIN, PollFd};
+use crate::signals::Mask;
 use crate::{originals, page};
 
 /// After a successful `epoll_ctl`.

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use super::signals;
+use crate::signals;
 use crate::{originals, page};
 
 /// `KTSN_RECEIVE=expect`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals while a thread expects: blocked outside the kernel's waits, so that none is handled unseen.
+//! Signals while a thread waits. One that expects blocks them outside the kernel's waits, so that none is handled unseen.
 //!
 //! In: the thread's mask, the process's handlers. Out: the program's mask for the waits, and whether a call that a handler has
 //! interrupted goes on.
