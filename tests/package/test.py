@@ -13,6 +13,7 @@ import json
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -169,7 +170,8 @@ class Installed:
             # Stopped, it cannot say which it serves.
             self.machine.run("bash", "-c", f"kill -STOP {daemon[1]}")
             done = self.machine.run("dpkg", "--remove", "ktsn", check=False)
-            self.machine.run("bash", "-c", f"kill -CONT {daemon[1]}")
+            # nsenter stops with what it has started, and lets it go on.
+            daemon[0].send_signal(signal.SIGCONT)
             assert done.returncode != 0 and "ktsnd runs and does not answer" in done.stdout, done.stdout
             assert self.machine.run("dpkg-query", "-W", "-f", "${db:Status-Status}", "ktsn") == "installed"
             # An upgrade is not refused.
