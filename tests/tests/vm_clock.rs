@@ -382,4 +382,5 @@ fn a_killed_run_leaves_no_time_server() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(servers(), "");
+    assert_eq!(cache.records(), 0);
 }

@@ -68,6 +68,16 @@ impl Record {
         writeln!(self.file, "{pid} {start}").map_err(LabError::file(&self.path))
     }
 
+    /// A directory for what the run's processes write; gone with the record.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn directory(&self) -> Result<PathBuf, LabError> {
+        let directory = directory_of(&self.path);
+        std::fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
+        Ok(directory)
+    }
+
     /// Names a socket that the run has made.
     ///
     /// # Errors
@@ -80,8 +90,24 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        // Where it cannot be removed, `ktsn vm clean` finds it.
-        let _ = std::fs::remove_file(&self.path);
+        // Where one cannot be removed, `ktsn vm clean` finds the record.
+        if remove_directory(&self.path).is_ok() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Beside the record.
+fn directory_of(record: &Path) -> PathBuf {
+    record.with_extension("files")
+}
+
+/// Removes a record's directory, if it has one.
+fn remove_directory(record: &Path) -> Result<(), LabError> {
+    let directory = directory_of(record);
+    match std::fs::remove_dir_all(&directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        gone => gone.map_err(LabError::file(&directory)),
     }
 }
 
@@ -139,6 +165,7 @@ pub fn clean(cache: &Cache) -> Result<Removed, LabError> {
             let path = Path::new(OsStr::from_bytes(&line[SOCKET.len()..]));
             removed.sockets += usize::from(remove_socket(path));
         }
+        remove_directory(&path)?;
         match std::fs::remove_file(&path) {
             // Its own run was quicker.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

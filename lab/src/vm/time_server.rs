@@ -79,8 +79,6 @@ impl TimeServer {
         };
         let port = free_port(namespace, address)?;
         let root = programs(image)?;
-        // chronyd insists on a file for its number; nothing needs it when the server runs.
-        let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
         let said = memfd_create("ktsn-chronyd", MemfdFlags::CLOEXEC)
             .map_err(|error| LabError::system("memfd_create")(error.into()))?;
         let mut said = File::from(said);
@@ -95,7 +93,8 @@ impl TimeServer {
             format!("allow {}", guest.address()),
         ]);
         command.args(["local stratum 8", "cmdport 0", "bindcmdaddress /"]);
-        command.arg(format!("pidfile {}/pid", directory.path().display()));
+        // chronyd insists on a file for its number.
+        command.arg(format!("pidfile {}/pid", record.directory()?.display()));
         command.stdin(Stdio::null()).stdout(copy()?).stderr(copy()?);
         sys::inherit(&mut command, &[]);
         if let Some(namespace) = namespace {
