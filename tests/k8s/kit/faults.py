@@ -11,7 +11,7 @@ import time
 from .cases import PERIOD, Cases, Stream, expect
 from .cluster import condition
 from .ktsn import NAMESPACE, addresses, deployment, kill, network, workload
-from .space import until
+from .space import Failed, until
 
 # A stream of so many seconds outlives the update of both nodes. The new pod begins after the old one's end: a second; 0.3 s are wished
 # (docs/design/kubernetes.md, Rolling updates).
@@ -236,6 +236,9 @@ class Faults(Cases):
             for node in self.cluster.nodes:
                 until(lambda: "-j KTSN-FORWARD" in node.space.run("iptables", "-S", "FORWARD"), 60, f"accept rules on {node.name}", 0.5)
             self.traffic()
+        except Failed as fault:
+            seen = "\n".join(node.space.run("iptables", "-L", "-v", "-n") for node in self.cluster.nodes)
+            raise Failed(f"{fault}; {self.dropped()}\n{seen}") from fault
         finally:
             for node in self.cluster.nodes:
                 node.space.run("iptables", "-P", "FORWARD", "ACCEPT")
