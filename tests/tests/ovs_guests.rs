@@ -74,8 +74,9 @@ fn huge_pages() -> String {
 fn frames_pass_two_switches_and_lost_ones_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let before = huge_pages();
+    // Not etf, whose setup is tested elsewhere: beside a switch that polls, two emulated guests are at times too slow for it.
     let Some(mut run) =
-        bench(directory.path(), &["--schedule", "etf", "--seconds", "0.5", "--json", "vm.json"])
+        bench(directory.path(), &["--schedule", "send", "--seconds", "0.5", "--json", "vm.json"])
     else {
         return;
     };
@@ -90,7 +91,7 @@ fn frames_pass_two_switches_and_lost_ones_are_counted() {
     }
     let series = &document["series"][0];
     let count = |name: &str| series[name].as_u64().unwrap();
-    assert_eq!((&series["path"], &series["accelerator"]), (&"ovs-dpdk-etf".into(), &"tcg".into()));
+    assert_eq!((&series["path"], &series["accelerator"]), (&"ovs-dpdk-send".into(), &"tcg".into()));
     assert_eq!(count("frames_received") + count("lost"), count("frames_sent"), "{document:#}");
     assert!(count("frames_sent") == 500 && count("frames_received") > 100, "{document:#}");
     assert_eq!(document["checks"][0]["outcome"], "passed", "{document:#}");

@@ -30,11 +30,12 @@ fn stopped(daemon: &Daemon, span: Duration) {
     kill_process(pid, Signal::CONT).expect("SIGCONT");
 }
 
-/// The counters once each frame that was taken over has left or was dropped.
-fn settled(daemon: &Daemon) -> AttachmentStatistics {
+/// The counters when so many frames have been taken, and each has left or was dropped. The talker may end before ktsnd has taken its last.
+fn settled(daemon: &Daemon, taken: u64) -> AttachmentStatistics {
     eventually("each frame has left or was dropped", SOON, || {
         let counters = daemon.control().counters(NAME);
-        (counters.sent + counters.dropped.values().sum::<u64>() == counters.taken).then_some(counters)
+        let is_settled = counters.sent + counters.dropped.values().sum::<u64>() == counters.taken;
+        (is_settled && counters.taken >= taken).then_some(counters)
     })
 }
 
@@ -91,7 +92,7 @@ fn an_overslept_frame_goes_by_its_clocks_rule() {
                 (daemon.control().counters(NAME).taken == before.taken + 10).then_some(())
             });
             stopped(&daemon, Duration::from_secs(4));
-            let counters = settled(&daemon);
+            let counters = settled(&daemon, before.taken + 10);
             assert_eq!(
                 counters.sent - before.sent,
                 if is_sent { 10 } else { 0 },
@@ -121,11 +122,11 @@ fn a_full_ring_has_its_own_words() {
     let daemon = Daemon::start(&bed, &[pod_a(&bed)]);
     // 64 find a slot; the others are handed over when the first have left, at the instant that all ask for.
     talk(&daemon, &bed.pod_a, POD_B, 1, "clock=11 burst=1 count=100 period_us=0 lead_us=1000000");
-    let counters = settled(&daemon);
+    let counters = settled(&daemon, 100);
     let (waited, overrun) = (reason(&counters.dropped, "waited"), reason(&counters.dropped, "overrun"));
     assert_eq!((counters.taken, waited, counters.sent + overrun), (100, 36, 64), "{counters:?}");
     talk(&daemon, &bed.pod_a, POD_B, 2, "clock=1 burst=1 count=100 period_us=0 lead_us=1000000");
-    let counters = settled(&daemon);
+    let counters = settled(&daemon, 200);
     assert_eq!((counters.taken, counters.waited, counters.late), (200, 36, 0), "{counters:?}");
     assert_eq!((counters.ring_full, reason(&counters.dropped, "missed")), (0, 0), "{counters:?}");
     let keys = "clock=1 burst=1 count=100 nonblock=1 period_us=0 lead_us=1000000 hold_ms=2000";
