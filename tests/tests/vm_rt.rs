@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use ktsn_tests::cli::{err, folder, ktsn, out};
 
+use serde_json::Value;
+
 use super::{Cache, LONG, image_of, skip};
 
 /// A short `ktsn rt run` in `place`, whose lock no other measurement holds.
@@ -34,6 +36,12 @@ fn records_of_guests_and_of_their_neighbours_go_with_the_run() {
     let output = start(place.path()).wait_with_output().unwrap();
     assert!(output.status.success(), "{}{}", out(&output), err(&output));
     assert_eq!(cache.records(), 0);
+    // Behind two loaded neighbours it wakes late, and this machine's counters show the cause.
+    let text = std::fs::read(place.path().join("out/rt/rt.json")).unwrap();
+    let document: Value = serde_json::from_slice(&text).unwrap();
+    let cell = &document["realtime"]["cells"][0];
+    let causes = cell["causes"].as_array().unwrap();
+    assert!(cell["excursions"].as_u64() > Some(0) && !causes.is_empty(), "{cell}");
 
     let place = tempfile::tempdir().unwrap();
     let run = start(place.path());

@@ -5,6 +5,7 @@
 //! Frequencies are not read: on x86 that would interrupt the probe's CPU. The kernel's count of changes stands for them.
 
 use super::groups::{Hierarchy, throttled_ns};
+use super::thread::{Thread, field, fields};
 use ktsn_measure::clock::monotonic_now;
 use ktsn_realtime::causes::{Cause, Evidence};
 use ktsn_time::{Monotonic, Span};
@@ -36,6 +37,8 @@ pub(super) struct Snapshot {
     idle: Vec<(u64, u64)>,
     /// CPU time and CPU of other real-time threads.
     threads: BTreeMap<u32, (u64, u32)>,
+    /// How long each thread that carries the probe was ready without a CPU.
+    waited: BTreeMap<u32, u64>,
 }
 
 /// A thread that may keep the CPU from the probe.
@@ -50,9 +53,9 @@ struct RealTimeThread {
 /// Reads the counters around one probe.
 #[derive(Debug)]
 pub(super) struct Counters {
-    /// The probe's thread: its folder in `/proc`.
+    thread: Thread,
+    /// Its folder in `/proc`.
     probe: PathBuf,
-    tid: u32,
     /// Other threads count from this priority on; 0: all real-time threads.
     from_priority: u32,
     cpu_stat: Option<PathBuf>,
@@ -63,16 +66,6 @@ pub(super) struct Counters {
     stopped: (bool, Option<Monotonic>, u64),
     /// What real-time threads may use of a second, as a share; `None`: all of it.
     budget: Option<f64>,
-}
-
-/// The fields of `/proc/…/stat` behind the name, from `state`.
-fn fields(stat: &str) -> Option<Vec<&str>> {
-    Some(stat.rsplit_once(')')?.1.split_whitespace().collect())
-}
-
-/// The field with this number, as proc(5) counts.
-fn field<T: std::str::FromStr>(fields: &[&str], number: usize) -> Option<T> {
-    fields.get(number - 3)?.parse().ok()
 }
 
 fn number(path: &Path) -> Option<u64> {
@@ -105,8 +98,8 @@ fn stolen(text: &str) -> impl Iterator<Item = (u32, u64)> + '_ {
 }
 
 impl Counters {
-    /// Counters around the thread `tid` of process `pid`, which has this priority under SCHED_FIFO (0: none).
-    pub(super) fn new(pid: u32, tid: u32, fifo: u8, cpu_stat: Option<PathBuf>) -> Self {
+    /// Counters around a thread, which has this priority under SCHED_FIFO (0: none).
+    pub(super) fn new(thread: Thread, fifo: u8, cpu_stat: Option<PathBuf>) -> Self {
         let sysctl = |name: &str| {
             read_to_string(format!("/proc/sys/kernel/{name}"))
                 .ok()
@@ -114,8 +107,8 @@ impl Counters {
         };
         let budget = sysctl("sched_rt_runtime_us").zip(sysctl("sched_rt_period_us"));
         Self {
-            probe: PathBuf::from(format!("/proc/{pid}/task/{tid}")),
-            tid,
+            probe: thread.folder(),
+            thread,
             from_priority: u32::from(fifo),
             cpu_stat,
             msr: fs::File::open("/dev/cpu/0/msr").ok(),
@@ -140,8 +133,6 @@ impl Counters {
         put(Cause::Stopped, Some(stopped));
         put(Cause::MinorFaults, field(&probe, 10));
         put(Cause::MajorFaults, field(&probe, 12));
-        let schedstat = read_to_string(self.probe.join("schedstat")).unwrap_or_default();
-        put(Cause::Waiting, schedstat.split_whitespace().nth(1).and_then(|word| word.parse().ok()));
         let sched = read_to_string(self.probe.join("sched")).unwrap_or_default();
         let migrations =
             sched.lines().find_map(|line| line.strip_prefix("se.nr_migrations")?.split(':').nth(1));
@@ -153,6 +144,7 @@ impl Counters {
         put(Cause::Smi, smi.map(|()| u64::from_le_bytes(octets) & 0xFFFF_FFFF));
         let folder = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}"));
         put(Cause::FrequencyChanges, number(&folder.join("cpufreq/stats/total_trans")));
+        now.waited = self.thread.waited_ns();
         for (cpu, ticks) in stolen(&read_to_string("/proc/stat").unwrap_or_default()) {
             now.of_cpus.insert((Cause::Steal, cpu), ticks * TICK_NS);
         }
@@ -199,7 +191,7 @@ impl Counters {
         };
         for pid in numbers(Path::new("/proc")) {
             let tasks = PathBuf::from(format!("/proc/{pid}/task"));
-            for tid in numbers(&tasks).into_iter().filter(|tid| *tid != self.tid) {
+            for tid in numbers(&tasks).into_iter().filter(|tid| *tid != self.thread.tid) {
                 let folder = tasks.join(tid.to_string());
                 let Ok(stat) = read_to_string(folder.join("stat")) else { continue };
                 let Some(fields) = fields(&stat) else { continue };
@@ -234,6 +226,11 @@ impl Counters {
         let mut counted = BTreeMap::new();
         for (&cause, &value) in &later.counted {
             earlier.counted.get(&cause).map(|before| counted.insert(cause, value.saturating_sub(*before)));
+        }
+        let waited = later.waited.iter();
+        let waited = waited.filter_map(|(tid, now)| Some(now.saturating_sub(*earlier.waited.get(tid)?)));
+        if let Some(waited) = waited.reduce(u64::saturating_add) {
+            counted.insert(Cause::Waiting, waited);
         }
         for (&(cause, cpu), &value) in &later.of_cpus {
             if let Some(before) = earlier.of_cpus.get(&(cause, cpu)).filter(|_| cpu == later.cpu) {
@@ -273,49 +270,12 @@ impl Snapshot {
 
 /// Causes that no counter of this machine shows, as seen at this very thread.
 pub(super) fn unseen(hierarchy: Option<&Hierarchy>) -> Vec<Cause> {
-    let (pid, tid) = (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
-    let mut counters = Counters::new(pid, tid, 0, hierarchy.map(Hierarchy::own_cpu_stat));
+    let mut counters = Counters::new(Thread::this(), 0, hierarchy.map(Hierarchy::own_cpu_stat));
     let Some(now) = counters.read() else { return Cause::ALL.to_vec() };
     let seen = counters.between(&now, &now).counted;
     // Without a budget the kernel throttles no real-time thread: there is nothing to be seen.
     let is_unseen = |cause: &Cause| !seen.contains_key(cause) && *cause != Cause::RtThrottling;
     Cause::ALL.iter().copied().filter(is_unseen).collect()
-}
-
-/// The probe's measuring thread below the process `root`: process and thread; of a guest the thread of its last virtual CPU, on which a
-/// pinned probe is. `None` while it does not run yet.
-pub(super) fn find_probe(root: u32, is_guest: bool) -> Option<(u32, u32)> {
-    let name = if is_guest { "(qemu-system-" } else { "(cyclictest)" };
-    let mut family = vec![root];
-    let mut parents: Vec<(u32, u32, bool)> = Vec::new();
-    for entry in fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let Ok(stat) = read_to_string(entry.path().join("stat")) else { continue };
-        let Some(parent) = fields(&stat).and_then(|fields| field(&fields, 4)) else { continue };
-        parents.push((pid, parent, stat.contains(name)));
-    }
-    // A family of four generations: shell, unshare, shell, probe.
-    for _ in 0..4 {
-        let children =
-            parents.iter().filter(|(pid, parent, _)| family.contains(parent) && !family.contains(pid));
-        let children: Vec<u32> = children.map(|(pid, _, _)| *pid).collect();
-        family.extend(children);
-    }
-    let pid = parents.iter().find(|(pid, _, is_probe)| *is_probe && family.contains(pid))?.0;
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
-    let tasks = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
-    if is_guest {
-        // QEMU names the threads of virtual CPUs `CPU 0/TCG`, `CPU 1/KVM`.
-        let number = |tid: &u32| {
-            let name = read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
-            name.strip_prefix("CPU ")?.split('/').next()?.parse::<u32>().ok()
-        };
-        return tasks.filter_map(|tid| Some((number(&tid)?, tid))).max().map(|(_, tid)| (pid, tid));
-    }
-    // The second thread measures; the first one prints.
-    tasks.filter(|&tid| tid != pid).max().map(|tid| (pid, tid))
 }
 
 #[cfg(test)]
@@ -345,19 +305,8 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_counted_behind_any_name() {
-        let stat = "12 (a) b) S 1 2 3 4 5 6 70 8 90 10";
-        let fields = fields(stat).unwrap();
-        assert_eq!(
-            (field::<u32>(&fields, 4), field::<u64>(&fields, 10), field::<u64>(&fields, 12)),
-            (Some(1), Some(70), Some(90))
-        );
-        assert_eq!(field::<u64>(&fields, 41), None);
-    }
-
-    #[test]
     fn evidence_is_of_the_probes_cpu() {
-        let mut counters = Counters::new(1, 1, 99, None);
+        let mut counters = Counters::new(Thread::of(1, 1), 99, None);
         counters.budget = Some(0.95);
         let name = "hog (thread 7, priority 99)".to_owned();
         counters.threads = vec![RealTimeThread {
@@ -367,20 +316,22 @@ mod tests {
             name: name.clone(),
         }];
         let at = |ms: u64| Monotonic::from_nanos(ms * 1_000_000);
-        let of = |ms, interrupts, used, uses| Snapshot {
-            at: at(ms),
+        let of = |ms: u32, interrupts, used, uses| Snapshot {
+            at: at(ms.into()),
             cpu: 1,
-            counted: BTreeMap::from([(Cause::Waiting, used)]),
+            counted: BTreeMap::new(),
             of_cpus: BTreeMap::from([
                 ((Cause::Interrupts, 0), 9 * interrupts),
                 ((Cause::Interrupts, 1), interrupts),
             ]),
             idle: vec![(2_000, 5), (150_000, uses)],
             threads: BTreeMap::from([(7, (used, 1)), (8, (5 * used, 0))]),
+            // A process of a user-mode Linux may have begun in the meantime.
+            waited: BTreeMap::from([(1, used), (2, 2 * used), (ms, 9)]),
         };
         let found = counters.between(&of(100, 10, 1_000, 4), &of(200, 25, 6_000_000, 4));
         assert_eq!((found.window_ns, found.thread), (100_000_000, Some(name)));
-        assert_eq!(found.counted[&Cause::Interrupts], 15);
+        assert_eq!((found.counted[&Cause::Interrupts], found.counted[&Cause::Waiting]), (15, 3 * 5_999_000));
         assert_eq!((found.counted[&Cause::RtThreads], found.counted[&Cause::IdleStates]), (5_999_000, 0));
         assert_eq!(found.counted[&Cause::RtThrottling], 0);
         let found = counters.between(&of(100, 10, 0, 4), &of(200, 10, 95_000_000, 5));
@@ -391,7 +342,7 @@ mod tests {
 
     #[test]
     fn stopped_spans_count_whole() {
-        let mut counters = Counters::new(1, 1, 0, None);
+        let mut counters = Counters::new(Thread::of(1, 1), 0, None);
         let at = |ms: u64| Monotonic::from_nanos(ms * 1_000_000);
         let stopped: Vec<u64> =
             [(0, false), (100, false), (200, true), (300, true), (400, false), (500, false)]
@@ -403,13 +354,13 @@ mod tests {
     #[test]
     fn a_thread_of_this_machine_can_be_read() {
         let pid = std::process::id();
-        let mut counters = Counters::new(pid, pid, 0, None);
+        let mut counters = Counters::new(Thread::of(pid, pid), 0, None);
         let (one, other) = (counters.read().unwrap(), counters.read().unwrap());
         let evidence = counters.between(&one, &other);
         assert!(
             evidence.counted.contains_key(&Cause::Waiting)
                 && evidence.counted.contains_key(&Cause::Interrupts)
         );
-        assert!(Counters::new(u32::MAX, 1, 0, None).read().is_none());
+        assert!(Counters::new(Thread::of(u32::MAX, 1), 0, None).read().is_none());
     }
 }

@@ -25,6 +25,7 @@ mod recorder;
 mod segment;
 mod skipped;
 mod store;
+mod thread;
 mod tracers;
 
 pub use far::serve;

@@ -2,13 +2,14 @@
 //! One probe from its start to its end, beside its load. In: a plan, a system, a profile, how many wake-ups. Out: latencies as they come, each
 //! late one with its causes; all that was started ends with the value.
 
-use super::counters::{self, Counters, Snapshot};
+use super::counters::{Counters, Snapshot};
 use super::groups::{self, Group, Limits};
 use super::limits::{self, Machine};
 use super::load::{self, Load};
 use super::plan::{Plan, System};
 use super::probe::{Batch, Probe};
 use super::store::Late;
+use super::thread::Thread;
 use super::{commands, guests};
 use crate::error::LabError;
 use ktsn_realtime::Profile;
@@ -211,8 +212,8 @@ impl EvidenceWindow {
     fn turn(&mut self, root: u32, batch: &Batch, median: Option<Span>) -> Vec<Late> {
         let start_max = if self.system.is_guest() { guests::BOOT_MAX } else { START_MAX };
         if self.counters.is_none() && self.begun.elapsed() < start_max {
-            let found = counters::find_probe(root, self.system.is_guest());
-            self.counters = found.map(|(pid, tid)| Counters::new(pid, tid, self.fifo, self.cpu_stat.clone()));
+            let found = Thread::find(root, self.system);
+            self.counters = found.map(|thread| Counters::new(thread, self.fifo, self.cpu_stat.clone()));
         }
         // The turn in which the probe ends has no counters: those of the turn before stand for it.
         if let Some(now) = self.counters.as_mut().and_then(Counters::read) {
