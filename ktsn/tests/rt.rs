@@ -96,6 +96,56 @@ fn without_the_probe_nothing_begins() {
     assert!(!out.path().join("records/host-1.rt").exists());
 }
 
+/// A program's stand-in, in front of the others.
+fn instead(programs: &Path, name: &str, script: &str) -> String {
+    use std::os::unix::fs::PermissionsExt as _;
+    let program = programs.join(name);
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    format!("{}:{}", programs.display(), std::env::var("PATH").unwrap())
+}
+
+/// A load that ends before the probe: what was measured without it is not there when the run goes on.
+#[test]
+fn a_latency_that_was_measured_without_the_load_does_not_count() {
+    for (system, said) in
+        [("container", "the load beside the probe ended"), ("host", "load ended while the probe ran")]
+    {
+        let (out, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = instead(programs.path(), "stress", "#!/bin/sh\nexec sleep 1.5\n");
+        let folder = out.path().to_str().unwrap();
+        let words = ["run", "--system", system, "--profile", "3", "--period", "1ms", "--duration", "4s"];
+        let words = [&words[..], &["--workers", "2", "--worker-mib", "8", "--out", folder]].concat();
+        let records = out.path().join(format!("records/{system}-3.rt"));
+        let mut counted = 0;
+        for more in [&[][..], &["--resume"]] {
+            let ended = ktsn(&[&words, more].concat()).env("PATH", &path).output().unwrap();
+            assert_eq!(ended.status.code(), Some(1), "{}", text(&ended));
+            assert!(text(&ended).contains(said), "{}", text(&ended));
+            counted = latencies(&records).len();
+            assert!(counted < 3900, "{counted} latencies beside a load of at most twice 1.5 s");
+        }
+        let ended = ktsn(&[&words[..], &["--resume"]].concat()).output().unwrap();
+        assert!(ended.status.success(), "{}", text(&ended));
+        assert_eq!(latencies(&records).len(), 4000, "after {counted}");
+    }
+}
+
+#[test]
+fn a_load_that_never_begins_ends_the_run() {
+    let (out, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = instead(programs.path(), "fio", "#!/bin/sh\necho O_DIRECT is refused >&2; exit 1\n");
+    let words = ["run", "--profile", "8", "--duration", "1s", "--out", out.path().to_str().unwrap()];
+    let ended = ktsn(&words).env("PATH", path).output().unwrap();
+    let said = text(&ended);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("neighbour-a ended before its load began") && said.contains("O_DIRECT is refused"),
+        "{said}"
+    );
+    assert_eq!(latencies(&out.path().join("records/host-8.rt")), [0; 0]);
+}
+
 /// A `cyclictest` that writes as many latencies as it is asked for, at once: from a microsecond to a second, so that histograms get as large
 /// as they can.
 const FAST_PROBE: &str = r#"#!/bin/sh
@@ -113,12 +163,8 @@ fn peak_kib(pid: u32) -> Option<u64> {
 /// Eighty minutes in eight slices, for two cells, as fast as they can be read: the runner's memory does not grow after its first quarter.
 #[test]
 fn a_long_run_needs_no_more_memory_than_a_short_one() {
-    use std::os::unix::fs::PermissionsExt as _;
     let (out, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let probe = programs.path().join("cyclictest");
-    std::fs::write(&probe, FAST_PROBE).unwrap();
-    std::fs::set_permissions(&probe, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
+    let path = instead(programs.path(), "cyclictest", FAST_PROBE);
     let folder = out.path().to_str().unwrap();
     let words = ["run", "--profile", "1,2", "--duration", "80m", "--excursion", "10ms", "--out", folder];
     let mut run = ktsn(&words).env("PATH", path).stdout(Stdio::null()).spawn().unwrap();

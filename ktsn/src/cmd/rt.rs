@@ -282,7 +282,9 @@ fn measure(args: &RunArgs) -> anyhow::Result<ExitCode> {
 
 fn show(bar: &ProgressBar, period: Nanos, event: Event<'_>) {
     match event {
-        Event::WaitingForLock => bar.set_message(format!("another measurement holds {LOCK}")),
+        Event::WaitingForLock => {
+            bar.suspend(|| eprintln!("ktsn rt run: waiting: another measurement holds {LOCK}"));
+        }
         Event::Notice(text) => bar.suspend(|| eprintln!("ktsn rt run: {text}")),
         Event::Measured { cell, done, all } => {
             bar.set_length(all);

@@ -86,37 +86,44 @@ pub(super) fn beside(load: Words, command: Words) -> Words {
     [words(&["sh", "-c", BESIDE, "sh"]), load, words(&["--"]), command].concat()
 }
 
-/// A loop that starts `script` again and again.
-fn forever(script: &str) -> Words {
-    words(&["sh", "-c", &format!("while :; do {script} >/dev/null 2>&1; sleep 0.2; done")])
+/// Starts a command again and again, until it has failed fifteen times in a row: three seconds.
+const FOREVER: &str =
+    r#"n=0; while [ $n -lt 15 ]; do if "$@" >/dev/null; then n=0; else n=$((n + 1)); fi; sleep 0.2; done"#;
+
+/// A loop that starts `command` again and again; it ends where the command does nothing but fail.
+fn forever(command: &[&str]) -> Words {
+    [words(&["sh", "-c", FOREVER, "sh"]), words(command)].concat()
 }
 
 /// The receiving and the sending end of the network load.
 pub(super) fn network(address: &str) -> [Words; 2] {
     [
-        words(&["iperf3", "--server", "--bind", address]),
+        words(&["iperf3", "--server", "--bind", address, "--forceflush"]),
         // Until the server listens, and until it is killed.
-        forever(&format!("iperf3 --client {address} --time 86400 --interval 0")),
+        forever(&["iperf3", "--client", address, "--time", "86400", "--interval", "0"]),
     ]
 }
+
+/// What the receiving end says when the sending one is there.
+pub(super) const CONNECTED: &str = "Accepted connection";
 
 /// Octets that a writer writes over again and again.
 pub(super) const WRITTEN_MIB: u64 = 64;
 
 /// A writer past the page cache.
 pub(super) fn disk(has_fio: bool, file: &Path) -> Words {
-    let file = file.display();
+    let file = file.display().to_string();
     if has_fio {
         let size = format!("--size={WRITTEN_MIB}M");
-        let name = format!("--filename={file}");
+        // fio takes a colon for the end of a name.
+        let name = format!("--filename={}", file.replace('\\', "\\\\").replace(':', "\\:"));
         let line =
             ["fio", "--name=rt", &name, "--rw=randwrite", "--bs=4k", &size, "--direct=1", "--ioengine=psync"];
         return [words(&line), words(&["--time_based", "--runtime=30d"])].concat();
     }
-    forever(&format!(
-        "dd if=/dev/zero of='{file}' bs=64k count={} oflag=direct conv=notrunc",
-        WRITTEN_MIB * 16
-    ))
+    let count = format!("count={}", WRITTEN_MIB * 16);
+    let of = format!("of={file}");
+    forever(&["dd", "if=/dev/zero", &of, "bs=64k", &count, "oflag=direct", "conv=notrunc", "status=none"])
 }
 
 /// The CPUs of the load under a profile: all, or all but the pinned probe's.
@@ -143,6 +150,30 @@ mod tests {
     fn output(line: &[String]) -> String {
         let output = Command::new(&line[0]).args(&line[1..]).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    }
+
+    #[test]
+    fn a_load_that_only_fails_ends() {
+        let begun = std::time::Instant::now();
+        let line = forever(&["sh", "-c", "echo refused >&2; exit 1"]);
+        assert_eq!(output(&line).matches("refused").count(), 15);
+        assert!(begun.elapsed() > std::time::Duration::from_secs(3));
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("it's: here");
+        let script = "[ -e \"$1\" ] || { touch \"$1\"; exit 1; }; rm \"$1\"; exit 2";
+        let line = forever(&["sh", "-c", script, "sh", mark.to_str().unwrap()]);
+        assert_eq!(output(&line), "");
+    }
+
+    #[test]
+    fn a_writers_file_may_have_any_name() {
+        let file = Path::new("/a:b/it's\\n");
+        assert!(
+            disk(true, file).contains(&"--filename=/a\\:b/it's\\\\n".to_owned()),
+            "{:?}",
+            disk(true, file)
+        );
+        assert!(disk(false, file).contains(&"of=/a:b/it's\\n".to_owned()));
     }
 
     #[test]

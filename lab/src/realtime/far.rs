@@ -254,7 +254,6 @@ fn measure(
         if turns.send(Ok(turn)).is_err() {
             return Ok(());
         }
-        segment.check_load(is_last)?;
         if is_last {
             return Ok(());
         }

@@ -221,7 +221,8 @@ fn check_disk(plan: &Plan, samples: u64) -> Result<(), LabError> {
     let free_mib = rustix::fs::statvfs(&plan.out)
         .map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) / (1 << 20))
         .map_err(|error| LabError::file(&plan.out)(error.into()))?;
-    // A latency takes less than 12 octets.
+    // A latency takes less than 12 octets. A late one takes some 200 more, and how many there will be cannot be known: a full disk ends
+    // the run, and it goes on with --resume.
     let cells = (plan.systems.len() * plan.profiles.len()) as u64;
     let needed_mib = DISK_MIB + samples.saturating_mul(12 * cells) / (1 << 20);
     if free_mib < needed_mib {

@@ -16,8 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a guest is looked at that boots.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How often a load is looked at that begins.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long a load may take to begin that is not a guest's.
+const BEGIN_MAX: Duration = Duration::from_secs(20);
 
 /// A running load.
 #[derive(Debug, Default)]
@@ -91,26 +93,50 @@ impl Load {
                 }
             }
         }
-        if profile.load() == Kind::Neighbours && system.is_linux_guest() {
-            load.wait_for_guests()?;
+        match profile.load() {
+            Kind::Neighbours if system.is_linux_guest() => {
+                load.wait(BOOT_MAX, |_, process| process.said().contains(LOADED))?;
+            }
+            Kind::Network => {
+                // The first one is the server.
+                load.wait(BEGIN_MAX, |index, process| {
+                    index > 0 || process.said().contains(commands::CONNECTED)
+                })?;
+            }
+            Kind::Disk => {
+                let files = load.files.clone();
+                load.wait(BEGIN_MAX, |index, _| {
+                    std::fs::metadata(&files[index]).is_ok_and(|file| file.len() > 0)
+                })?;
+            }
+            _ => {}
         }
         Ok(load)
     }
 
-    /// Waits until each neighbour that is a guest has booted and its load begins.
-    fn wait_for_guests(&mut self) -> Result<(), LabError> {
-        let until = Instant::now() + BOOT_MAX;
-        for process in &mut self.processes {
-            while !process.said().contains(LOADED) {
-                if process.wait_any(LOOK_AGAIN)?.is_some() {
+    /// Waits until each process has begun its load; none may end before all have.
+    fn wait(
+        &mut self,
+        longest: Duration,
+        has_begun: impl Fn(usize, &Process) -> bool,
+    ) -> Result<(), LabError> {
+        let until = Instant::now() + longest;
+        loop {
+            let mut waits_for = None;
+            for (index, process) in self.processes.iter_mut().enumerate() {
+                if process.wait_any(Duration::ZERO)?.is_some() {
                     return Err(process.failed("ended before its load began".to_owned()));
                 }
-                if Instant::now() > until {
-                    return Err(process.failed(format!("had no load within {BOOT_MAX:?}")));
+                if waits_for.is_none() && !has_begun(index, process) {
+                    waits_for = Some(index);
                 }
             }
+            let Some(index) = waits_for else { return Ok(()) };
+            if Instant::now() > until {
+                return Err(self.processes[index].failed(format!("had no load within {longest:?}")));
+            }
+            std::thread::sleep(LOOK_AGAIN);
         }
-        Ok(())
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -37,6 +37,7 @@ pub use probes::{Agreement, DISTANCE_MAX, compare_probes};
 use crate::error::LabError;
 use crate::exclusive::MeasureLock;
 use ktsn_measure::results::Document;
+use ktsn_realtime::profile::Load;
 use ktsn_realtime::results::Skip;
 use ktsn_realtime::{Cell, Profile, RealTime};
 use ktsn_time::{Nanos, Span};
@@ -96,6 +97,7 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Document, LabError> {
         std::fs::create_dir_all(&folder).map_err(LabError::file(&folder)).map(|()| folder)
     };
     let (records, log) = (folder("records")?, folder("log")?);
+    let _directory = store::own(&plan.out, plan.resume)?;
     let machine = Machine::look(plan, &mut |step| watch(Event::Notice(step)))?;
     machine.notices().iter().for_each(|notice| watch(Event::Notice(notice)));
     let mut document = Document::new("rt", plan.command.clone());
@@ -200,6 +202,12 @@ fn open(
         workers: plan.workers,
         worker_mib: plan.worker_mib,
         accelerator: machine.guests.linux(system).map(|guest| guest.accelerator().to_string()),
+        load: match profile.load() {
+            Load::None => None,
+            Load::Inside | Load::Neighbours => machine.stress.map(str::to_owned),
+            Load::Network => Some("iperf3".to_owned()),
+            Load::Disk => Some(if machine.has_fio { "fio" } else { "dd" }.to_owned()),
+        },
     };
     let mut recorder = Recorder::new(plan.samples(), plan.period);
     let path = records.join(format!("{}-{profile}.rt", plan.name(system)));
@@ -271,6 +279,7 @@ impl Runner<'_> {
             _ => Source::Here(Box::new(Segment::start(plan, machine, of, loops, &self.log)?)),
         };
         let Begun { fifo, cpu } = source.begun();
+        cell.recorder.check_start(fifo, cpu).map_err(|problem| cell.store.refuse(problem))?;
         cell.store.append(&Record::Start { fifo, cpu })?;
         cell.recorder.take(&Record::Start { fifo, cpu });
         let name = format!("{}, profile {}", plan.name(cell.system), cell.profile);
@@ -283,7 +292,6 @@ impl Runner<'_> {
                 cell.recorder.take(&record);
             }
             watch(Event::Measured { cell: &name, done: self.done, all: self.all });
-            source.check_load(is_last)?;
             if is_last {
                 return Ok(());
             }
@@ -310,13 +318,6 @@ impl Source {
             Self::Here(segment) => segment.turn(median),
             // The other machine finds the causes, with a median of its own.
             Self::There(there) => there.turn(),
-        }
-    }
-
-    fn check_load(&mut self, is_last: bool) -> Result<(), LabError> {
-        match self {
-            Self::Here(segment) => segment.check_load(is_last),
-            Self::There(_) => Ok(()),
         }
     }
 }

@@ -63,6 +63,22 @@ impl Recorder {
         }
     }
 
+    /// # Errors
+    /// What differs from the probe that the records are of.
+    pub(super) fn check_start(&self, fifo: Option<u8>, cpu: Option<u32>) -> Result<(), String> {
+        let number = |word: &str, value: Option<u32>| {
+            value.map_or(format!("no {word}"), |value| format!("{word} {value}"))
+        };
+        let words = |fifo: Option<u8>, cpu| {
+            format!("{}, {}", number("CPU", cpu), number("SCHED_FIFO priority", fifo.map(u32::from)))
+        };
+        if self.segments == 0 || (self.fifo, self.cpu) == (fifo, cpu) {
+            return Ok(());
+        }
+        let (was, is) = (words(self.fifo, self.cpu), words(fifo, cpu));
+        Err(format!("its probe was on {was}; this one is on {is}: repeat that plan, or choose another --out"))
+    }
+
     fn excursion(&mut self, begun: u64, ns: &[u64], late: &Late) {
         let Some(&latency_ns) = ns.get(late.index) else { return };
         self.excursions += 1;
@@ -133,6 +149,21 @@ mod tests {
         assert_eq!((found.kept[1].at_ns, found.kept[1].latency_ns), (30_000_000, 2000));
         assert_eq!(found.causes[0].thread.as_deref(), Some("hog"));
         assert_eq!(found.stability.len(), 3);
+    }
+
+    #[test]
+    fn a_run_goes_on_with_the_same_cpu_and_priority() {
+        let mut recorder = Recorder::new(4, Nanos::from_millis(10));
+        assert_eq!(recorder.check_start(None, Some(1)), Ok(()));
+        recorder.take(&Record::Start { fifo: None, cpu: Some(1) });
+        assert_eq!(recorder.check_start(None, Some(1)), Ok(()));
+        let error = recorder.check_start(Some(99), Some(0)).unwrap_err();
+        assert!(
+            error.contains(
+                "was on CPU 1, no SCHED_FIFO priority; this one is on CPU 0, SCHED_FIFO priority 99"
+            ),
+            "{error}"
+        );
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub(super) struct Segment {
     load: Load,
     evidence: EvidenceWindow,
     log: PathBuf,
+    /// How much of the log was looked through.
+    log_octets: u64,
     pub(super) begun: Begun,
 }
 
@@ -86,24 +88,32 @@ impl Segment {
         let own = || machine.hierarchy.as_ref().map(groups::Hierarchy::own_cpu_stat);
         let cpu_stat = group.as_ref().map(Group::cpu_stat).or_else(own);
         let evidence = EvidenceWindow::new(system, begun.fifo, cpu_stat, plan.limit);
-        Ok(Self { probe, _group: group, load, evidence, log, begun })
+        Ok(Self { probe, _group: group, load, evidence, log, log_octets: 0, begun })
     }
 
     /// What comes in the next tenth of a second; `median` is the usual latency so far.
+    ///
+    /// # Errors
+    /// The probe failed, or a part of the load has ended: what came since the last turn may have been measured without it.
     pub(super) fn turn(&mut self, median: Option<Span>) -> Result<Turn, LabError> {
         let batch = self.probe.read(TURN)?;
+        self.check_load()?;
         let late = self.evidence.turn(self.probe.pid(), &batch, median);
         Ok(Turn { ns: batch.latencies, late, is_last: batch.is_last })
     }
 
     /// # Errors
-    /// A part of the load has ended before the probe. One inside a container is known at the probe's end.
-    pub(super) fn check_load(&mut self, is_last: bool) -> Result<(), LabError> {
+    /// A part of the load has ended before the probe.
+    fn check_load(&mut self) -> Result<(), LabError> {
         self.load.check()?;
-        let said =
-            if is_last { std::fs::read_to_string(&self.log).unwrap_or_default() } else { String::new() };
+        let octets = std::fs::metadata(&self.log).map_or(0, |log| log.len());
+        if octets == self.log_octets {
+            return Ok(());
+        }
+        self.log_octets = octets;
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
         if said.contains(commands::LOAD_ENDED) {
-            let problem = "inside the container ended before the probe".to_owned();
+            let problem = "beside the probe ended before it".to_owned();
             let stderr = format!("; it said:\n{said}");
             return Err(LabError::Process { name: "the load".to_owned(), problem, stderr });
         }

@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// How long a lock is waited for.
 const LOCK_MAX: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// What to do where a run has been.
+const HOLDS: &str =
+    "holds the records of an earlier run: go on with --resume, or choose another directory with --out";
 
 /// What a file's records are of: all that must be the same when a run goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +38,9 @@ pub(super) struct Header {
     /// How a Linux guest's instructions run: latencies of KVM and of TCG must not be mixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) accelerator: Option<String>,
+    /// The program that makes the load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) load: Option<String>,
 }
 
 /// A late wake-up among the samples of its record.
@@ -80,6 +86,23 @@ fn lock(file: &File) -> rustix::io::Result<()> {
     }
 }
 
+/// The directory of a run, for this run alone as long as the value lives.
+///
+/// # Errors
+/// Another run has it; or it holds what an earlier run wrote, and `resume` is not asked for.
+pub(super) fn own(directory: &Path, resume: bool) -> Result<File, LabError> {
+    let file = File::open(directory).map_err(LabError::file(directory))?;
+    lock(&file).map_err(|_| {
+        LabError::Usage(format!("{}: another run writes this directory", directory.display()))
+    })?;
+    let records = directory.join("records");
+    let has_records = std::fs::read_dir(&records).map_err(LabError::file(&records))?.next().is_some();
+    if !resume && (has_records || directory.join("rt.json").exists()) {
+        return Err(LabError::Usage(format!("{}: {HOLDS}", directory.display())));
+    }
+    Ok(file)
+}
+
 impl Store {
     /// Opens the file; `taken` gets every record that it holds, but the header. A new file begins with `header`.
     ///
@@ -104,8 +127,7 @@ impl Store {
         let mut store = Self { path: path.to_owned(), file, scan: Scan::default() };
         let holds = store.file.metadata().map_err(LabError::file(path))?.len() > 0;
         if holds && !resume {
-            let text = "holds the records of an earlier run: go on with --resume, or choose another directory with --out";
-            return Err(LabError::Usage(format!("{}: {text}", path.display())));
+            return Err(LabError::Usage(format!("{}: {HOLDS}", path.display())));
         }
         store.read(header, &mut taken)?;
         if store.scan.next() == 0 {
@@ -143,6 +165,11 @@ impl Store {
             }
         }
         self.cut()
+    }
+
+    /// An error about what the file holds.
+    pub(super) fn refuse(&self, problem: String) -> LabError {
+        LabError::Contents { path: self.path.clone(), problem }
     }
 
     /// Cuts what lies behind the last whole record, and goes there.
@@ -197,6 +224,7 @@ mod tests {
             workers: 10,
             worker_mib: 64,
             accelerator: None,
+            load: None,
         }
     }
 
@@ -257,6 +285,9 @@ mod tests {
         let other = Header { accelerator: Some("tcg".to_owned()), ..header() };
         let error = Store::open(&path, &other, true, |_| ()).map(drop).unwrap_err().to_string();
         assert!(error.contains("another plan") && error.contains("tcg"), "{error}");
+        let other = Header { load: Some("stress-ng".to_owned()), ..header() };
+        let error = Store::open(&path, &other, true, |_| ()).map(drop).unwrap_err().to_string();
+        assert!(error.contains("another plan") && error.contains("stress-ng"), "{error}");
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replacen("\"ns\":[0", "\"ns\":[7", 1)).unwrap();
         let error = reopened(&path).map(drop).unwrap_err().to_string();
@@ -265,6 +296,24 @@ mod tests {
         std::fs::write(&path, format!("{text}{line}\n{line}\n")).unwrap();
         let error = reopened(&path).map(drop).unwrap_err().to_string();
         assert!(error.contains("record 2 stands where record 3"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_belongs_to_one_run() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("records")).unwrap();
+        let own = |resume| super::own(folder.path(), resume);
+        let first = own(false).unwrap();
+        let error = own(true).map(drop).unwrap_err().to_string();
+        assert!(error.contains("another run writes this directory"), "{error}");
+        drop(first);
+        for file in ["records/host-2.rt", "rt.json"] {
+            std::fs::write(folder.path().join(file), "").unwrap();
+            let error = own(false).map(drop).unwrap_err().to_string();
+            assert!(error.contains("--resume") && error.contains("--out"), "{error}");
+            own(true).unwrap();
+            std::fs::remove_file(folder.path().join(file)).unwrap();
+        }
     }
 
     #[test]
