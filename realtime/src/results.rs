@@ -168,6 +168,34 @@ impl RealTime {
         self.requirements.iter().map(one).collect()
     }
 
+    /// Whether each cell's statistics are those of its histogram, and no cell stands there twice. A document may come from elsewhere.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        for (index, cell) in self.cells.iter().enumerate() {
+            let wrong = |field: &str, what: &str| Err(format!("realtime.cells[{index}].{field}: {what}"));
+            let is_same = |other: &Cell| other.system == cell.system && other.profile == cell.profile;
+            if self.cells[..index].iter().any(is_same) {
+                return wrong("system", &format!("{} {}: expected once", cell.system, cell.profile));
+            }
+            match (BoxStatistics::of(&cell.histogram), &cell.statistics) {
+                (None, None) => {}
+                (Some(_), None) => return wrong("statistics", "nothing: expected those of the histogram"),
+                (None, Some(_)) => return wrong("histogram", "no latency: expected those of the statistics"),
+                (Some(own), Some(stored)) => {
+                    if let Some((name, stored, own)) = own.unlike(stored) {
+                        return wrong(
+                            &format!("statistics.{name}"),
+                            &format!("{stored}: expected {own}, by the histogram"),
+                        );
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The cell of a system and profile.
     #[must_use]
     pub fn cell(&self, system: &str, profile: Profile) -> Option<&Cell> {
@@ -243,6 +271,32 @@ mod tests {
         let text = serde_json::to_string(&found).unwrap();
         assert_eq!(serde_json::from_str::<RealTime>(&text).unwrap(), found);
         assert!(text.contains("\"outcome\":\"PASS\""));
+    }
+
+    #[test]
+    fn statistics_that_are_not_the_histograms_are_named() {
+        let good = RealTime {
+            cells: vec![Cell::new("host", Profile::ALL[0]), measured(4, &[5, 10, 20], 1)],
+            ..RealTime::default()
+        };
+        assert_eq!(good.check(), Ok(()));
+        let text = serde_json::to_string(&good).unwrap();
+        assert_eq!(serde_json::from_str::<RealTime>(&text).unwrap().check(), Ok(()));
+        let says = |change: &dyn Fn(&mut Cell), words: &str| {
+            let mut found = good.clone();
+            change(&mut found.cells[1]);
+            let error = found.check().unwrap_err();
+            assert!(error.starts_with("realtime.cells[1].") && error.contains(words), "{error}");
+        };
+        says(&|cell| cell.statistics = None, "statistics: nothing");
+        says(&|cell| cell.histogram = Histogram::default(), "histogram: no latency");
+        says(&|cell| cell.statistics.as_mut().unwrap().samples = 4, "statistics.samples: 4: expected 3");
+        says(
+            &|cell| cell.statistics.as_mut().unwrap().p99_9_ns = 7,
+            "statistics.p99_9_ns: 7: expected 20000, by the histogram",
+        );
+        says(&|cell| cell.statistics.as_mut().unwrap().mean_ns *= 1.1, "statistics.mean_ns");
+        says(&|cell| *cell = Cell::new("host", Profile::ALL[0]), "system: host 1: expected once");
     }
 
     #[test]
