@@ -82,6 +82,9 @@ pub struct Cell {
     /// Latency over time.
     #[serde(default)]
     pub timeline: Timeline,
+    /// Periods without a wake-up of their own: they passed while a wake-up was late ([`missed_periods`]). Absent: not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed_periods: Option<u64>,
     /// Wake-ups later than the limit.
     pub excursions: u64,
     /// The latest of them, by time.
@@ -93,6 +96,13 @@ pub struct Cell {
     /// The share of their lateness that no single cause explains.
     #[serde(default)]
     pub unexplained_ratio: f64,
+}
+
+/// How many periods passed while one wake-up was late. The probe waits for the first instant that is not past yet, so these have no
+/// wake-up and no sample.
+#[must_use]
+pub fn missed_periods(latency: Span, period: Span) -> u64 {
+    latency.as_nanos().saturating_sub(1) / period.as_nanos().max(1)
 }
 
 /// Why a cell was not measured.
@@ -226,6 +236,7 @@ impl Cell {
             histogram: Histogram::default(),
             stability: Vec::new(),
             timeline: Timeline::default(),
+            missed_periods: None,
             excursions: 0,
             kept: Vec::new(),
             causes: Vec::new(),
@@ -297,6 +308,22 @@ mod tests {
         );
         says(&|cell| cell.statistics.as_mut().unwrap().mean_ns *= 1.1, "statistics.mean_ns");
         says(&|cell| *cell = Cell::new("host", Profile::ALL[0]), "system: host 1: expected once");
+    }
+
+    /// As the probe counts: it waits for the next instant that is not before now.
+    #[test]
+    fn periods_that_pass_meanwhile_are_missed() {
+        let naive =
+            |latency: u64, period: u64| (1..).take_while(|periods| periods * period < latency).count();
+        for (latency, period) in [(0, 10), (9, 10), (10, 10), (11, 10), (20, 10), (21, 10), (899, 10)] {
+            let found = missed_periods(Span::from_nanos(latency), Span::from_nanos(period));
+            assert_eq!(found, naive(latency, period) as u64, "{latency}");
+        }
+        // A file of an older version says nothing about them.
+        let counted = Cell { missed_periods: Some(3), ..Cell::new("host", Profile::ALL[0]) };
+        let mut value = serde_json::to_value(counted).unwrap();
+        assert_eq!(value.as_object_mut().unwrap().remove("missed_periods"), Some(3.into()));
+        assert_eq!(serde_json::from_value::<Cell>(value).unwrap().missed_periods, None);
     }
 
     #[test]

@@ -76,14 +76,19 @@ fn verdicts(found: &RealTime) -> String {
 }
 
 fn figures(found: &RealTime) -> String {
-    let heads = ["system, profile", "samples"].into_iter().chain(COLUMNS.iter().map(|column| column.0));
+    let heads =
+        ["system, profile", "samples", "missed"].into_iter().chain(COLUMNS.iter().map(|column| column.0));
     let mut table = table(heads, 1);
     for cell in &found.cells {
         let Some(statistics) = &cell.statistics else { continue };
         let columns = COLUMNS.iter().map(|(_, column)| micros(column(statistics)));
-        table.add_row([plain(&name(cell)), statistics.samples.to_string()].into_iter().chain(columns));
+        let counts = [Some(statistics.samples), cell.missed_periods];
+        let counts = counts.map(|count| count.map_or_else(|| ABSENT.to_owned(), |count| count.to_string()));
+        table.add_row(std::iter::once(plain(&name(cell))).chain(counts).chain(columns));
     }
-    format!("latency in µs; whiskers: percentiles 2.5 and 97.5\n{table}\n")
+    format!(
+        "latency in µs; missed: periods that passed while a wake-up was late; whiskers: percentiles 2.5 and 97.5\n{table}\n"
+    )
 }
 
 fn isolation(found: &RealTime) -> String {
@@ -308,7 +313,8 @@ mod tests {
         let thread = Some("hog (thread 7, priority 99)".to_owned());
         let cause = RankedCause { cause: Cause::RtThreads, explained_ratio: 0.931, wake_ups: 4, thread };
         let skip = Some(Skip { kind: "program_missing".into(), reason: "iperf3 is not installed".into() });
-        let late = Cell { excursions: 4, causes: vec![cause], ..cell(5, &[5, 30, 900]) };
+        let late =
+            Cell { excursions: 4, missed_periods: Some(4321), causes: vec![cause], ..cell(5, &[5, 30, 900]) };
         let cells = vec![cell(4, &[5, 10, 20]), late, Cell { skip, ..Cell::new("host", Profile::ALL[6]) }];
         let mut found =
             RealTime { requirements: table_1(), cells, excursion_limit_ns: 100_000, ..RealTime::default() };
@@ -320,6 +326,8 @@ mod tests {
         assert!(
             text.contains("host 4") && text.contains("upper whisker") && text.contains("isolation of host")
         );
+        let row = text.lines().find(|line| line.contains("host 5") && line.contains("900.0")).unwrap();
+        assert!(row.contains(" 4321 "), "{row}");
         assert!(text.contains("rt_threads 93.1 %: hog (thread 7, priority 99)"), "{text}");
         assert!(text.contains("host 7: skipped, iperf3 is not installed (program_missing)"), "{text}");
         // Two columns only: a cell that was skipped has no verdict.
