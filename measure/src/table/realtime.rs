@@ -228,8 +228,8 @@ fn conclusion(change: &Change) -> &'static str {
         (Worse, Worse) => "worse",
         (Better, Better) => "better",
         (Same, Same) => "no difference shown",
-        (Worse, Same) => "worse, tail unchanged",
-        (Better, Same) => "better, tail unchanged",
+        (Worse, Same) => "worse; of the tail no difference shown",
+        (Better, Same) => "better; of the tail no difference shown",
         (Same, Worse) => "worse: the tail only",
         (Same, Better) => "better: the tail only",
         (Worse, Better) => "worse, though the tail is better",
@@ -379,7 +379,7 @@ mod tests {
         let mut change = [compare::compare(&of(50_000), &of(50_040)).unwrap()];
         compare::conclude(&mut change);
         let text = changes(&[("host 4".to_owned(), change[0].clone())]);
-        assert!(text.contains("host 4") && text.contains("worse, tail unchanged"), "{text}");
+        assert!(text.contains("host 4") && text.contains("worse; of the tail no difference shown"), "{text}");
         assert!(text.contains("→") && text.contains("0 → 0 above 55.1"), "{text}");
         // Both tests are said where they do not agree.
         use Conclusion::{Better, Same, Worse};
