@@ -11,7 +11,6 @@ mod doctor;
 mod installed;
 mod k8s;
 mod output;
-mod plain;
 mod running;
 #[allow(unsafe_code)]
 mod sys;
@@ -20,6 +19,7 @@ mod vm_config;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use ktsn_measure::plain;
 
 /// Exact transmit times for programs that use SO_TXTIME.
 #[derive(Parser, Clone, Debug)]

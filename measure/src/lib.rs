@@ -21,6 +21,7 @@ pub mod gates;
 pub mod hosts;
 pub mod listener;
 pub mod payload;
+pub mod plain;
 pub mod records;
 pub mod report;
 pub mod results;

@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 pub(crate) mod realtime;
 
-pub use realtime::changes;
+pub use realtime::{changes, differences};
 
 const ABSENT: &str = "–";
 

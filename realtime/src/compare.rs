@@ -6,6 +6,14 @@
 //! are ties. With many samples any difference is significant, so a conclusion also needs an effect: the chance that a latency after the
 //! change exceeds one before must be at least [`EFFECT_MIN`] away from one half. Samples are taken as independent; a disturbance that
 //! lasts longer than a period makes the test too sure, the effect does not depend on that.
+//!
+//! That says what is usual. [`Tail`] tests the longest latencies, which real time depends on. Worse in either is worse.
+
+mod comparable;
+mod tail;
+
+pub use comparable::{Difference, NotComparable, differences};
+pub use tail::Tail;
 
 use crate::histogram::Histogram;
 use crate::statistics::BoxStatistics;
@@ -40,7 +48,11 @@ pub struct Change {
     pub longer_probability: f64,
     /// The probability of such a difference, or a greater one, by chance alone.
     pub p_value: f64,
-    /// What follows; [`conclude`] sets it.
+    /// What follows for the usual latencies; [`conclude`] sets it.
+    pub usual: Conclusion,
+    /// The longest latencies.
+    pub tail: Tail,
+    /// What follows from both: worse when one is worse, better when one is better and none is worse.
     pub conclusion: Conclusion,
 }
 
@@ -64,6 +76,8 @@ pub fn compare(before: &Histogram, after: &Histogram) -> Option<Change> {
         after: BoxStatistics::of(after)?,
         longer_probability: wins / (first * second),
         p_value: p_value(wins, first, second, ties),
+        usual: Conclusion::Same,
+        tail: Tail::of(before, after)?,
         conclusion: Conclusion::Same,
     };
     Some(change)
@@ -100,18 +114,31 @@ fn complementary_error(x: f64) -> f64 {
     (t * (fit - x * x).exp()).min(1.0)
 }
 
-/// Sets the conclusions of all comparisons together: Holm's correction, then the effect.
+/// Sets the conclusions of all comparisons together: Holm's correction over both tests of each, then the effects.
 pub fn conclude(changes: &mut [Change]) {
-    let mut order: Vec<usize> = (0..changes.len()).collect();
-    order.sort_by(|&a, &b| changes[a].p_value.total_cmp(&changes[b].p_value));
-    let mut holds = true;
+    let p_values: Vec<f64> =
+        changes.iter().flat_map(|change| [change.p_value, change.tail.p_value]).collect();
+    let mut order: Vec<usize> = (0..p_values.len()).collect();
+    order.sort_by(|&a, &b| p_values[a].total_cmp(&p_values[b]));
+    let mut is_significant = vec![false; p_values.len()];
     for (rank, &index) in order.iter().enumerate() {
-        holds &= changes[index].p_value * (order.len() - rank) as f64 <= SIGNIFICANCE;
-        let change = &mut changes[index];
-        change.conclusion = match change.longer_probability - 0.5 {
-            effect if holds && effect >= EFFECT_MIN => Conclusion::Worse,
-            effect if holds && effect <= -EFFECT_MIN => Conclusion::Better,
+        if p_values[index] * (order.len() - rank) as f64 > SIGNIFICANCE {
+            break;
+        }
+        is_significant[index] = true;
+    }
+    for (change, holds) in changes.iter_mut().zip(is_significant.chunks(2)) {
+        change.usual = match change.longer_probability - 0.5 {
+            effect if holds[0] && effect >= EFFECT_MIN => Conclusion::Worse,
+            effect if holds[0] && effect <= -EFFECT_MIN => Conclusion::Better,
             _ => Conclusion::Same,
+        };
+        let tail = change.tail.effect(change.before.samples, change.after.samples);
+        change.tail.conclusion = if holds[1] { tail } else { Conclusion::Same };
+        change.conclusion = match (change.usual, change.tail.conclusion) {
+            (Conclusion::Worse, _) | (_, Conclusion::Worse) => Conclusion::Worse,
+            (Conclusion::Better, _) | (_, Conclusion::Better) => Conclusion::Better,
+            (Conclusion::Same, Conclusion::Same) => Conclusion::Same,
         };
     }
 }
@@ -169,12 +196,25 @@ mod tests {
         assert_eq!(compare(&of([7, 7]), &of([7])).unwrap().p_value, 1.0);
     }
 
+    /// Usual latencies are shorter, and a few are ruined: worse, and both are kept.
+    #[test]
+    fn worse_in_either_is_worse() {
+        let before = of((0..10_000).map(|i| 20_000 + i * 37 % 10_007));
+        let after = of((0..10_000).map(|i| if i % 500 == 0 { 50_000_000 } else { 15_000 + i * 37 % 10_007 }));
+        let mut changes = [compare(&before, &after).unwrap(), compare(&after, &before).unwrap()];
+        conclude(&mut changes);
+        let found = changes.map(|change| (change.usual, change.tail.conclusion, change.conclusion));
+        use Conclusion::{Better, Worse};
+        assert_eq!(found, [(Better, Worse, Worse), (Worse, Better, Worse)]);
+    }
+
     #[test]
     fn holm_judges_all_comparisons_together() {
         let before = of((0..100).map(|i| i * 37 % 101));
         let after = of((0..100).map(|i| 20 + i * 37 % 101));
         let strong = compare(&before, &after).unwrap();
-        let weak = Change { p_value: 0.008, ..strong.clone() };
+        let strong = Change { tail: Tail { p_value: 1.0, ..strong.tail.clone() }, ..strong };
+        let weak = Change { p_value: 0.004, ..strong.clone() };
         let mut one = [weak.clone()];
         conclude(&mut one);
         assert_eq!(one[0].conclusion, Conclusion::Worse);

@@ -124,6 +124,46 @@ impl Histogram {
         self.buckets.iter().map(|(&bucket, &count)| (Span::from_nanos(edges(bucket).0), count))
     }
 
+    /// Whether extremes and sums are possible for these buckets; if not, which field is wrong.
+    fn check(&self) -> Result<(), String> {
+        let (first, last) = match (self.buckets.first_key_value(), self.buckets.last_key_value()) {
+            (Some((&first, _)), Some((&last, _))) => (edges(first), edges(last)),
+            _ => ((0, 0), (0, 0)),
+        };
+        let within = |name: &str, value: u64, (low, high): (u64, u64), bucket: &str| match value {
+            value if (low..=high).contains(&value) => Ok(()),
+            value => Err(format!("{name}: {value}: expected {low} to {high}, the {bucket} bucket in use")),
+        };
+        within("min_ns", self.min, first, "first")?;
+        within("max_ns", self.max, last, "last")?;
+        if self.min > self.max {
+            return Err(format!("min_ns: {}: expected at most max_ns, {}", self.min, self.max));
+        }
+        // The sums of the least and of the greatest values that the buckets, and the extremes, allow.
+        let (mut sums, mut squares) = ((0, 0), (0, 0));
+        for (&bucket, &count) in &self.buckets {
+            let (low, high) = edges(bucket);
+            let (low, high) = (u128::from(low.max(self.min)), u128::from(high.min(self.max)));
+            let count = u128::from(count);
+            sums = (sums.0 + count * low, sums.1 + count * high);
+            squares = (squares.0 + count * low * low, squares.1 + count * high * high);
+        }
+        let possible = |name: &str, value: u128, (least, most): (u128, u128)| match value {
+            value if (least..=most).contains(&value) => Ok(()),
+            value => Err(format!("{name}: {value}: expected {least} to {most}, by the buckets")),
+        };
+        possible("sum_ns", self.sum, sums)?;
+        possible("square_sum", self.squares, squares)?;
+        let products = u128::from(self.count).checked_mul(self.squares).zip(self.sum.checked_mul(self.sum));
+        if products.is_some_and(|(squares, square)| squares < square) {
+            return Err(format!(
+                "square_sum: {}: no latencies have it and sum_ns {}",
+                self.squares, self.sum
+            ));
+        }
+        Ok(())
+    }
+
     /// How many latencies lie in buckets wholly above `limit`.
     #[must_use]
     pub fn count_above(&self, limit: Span) -> u64 {
@@ -176,7 +216,9 @@ impl<'de> Deserialize<'de> for Histogram {
             }
             let total = histogram.count.checked_add(count).filter(|&total| total <= 1 << 40);
             histogram.count = total.ok_or_else(|| D::Error::custom("more than 2^40 latencies"))?;
-            *histogram.buckets.entry(bucket_of(low)).or_default() += count;
+            if count > 0 {
+                *histogram.buckets.entry(bucket_of(low)).or_default() += count;
+            }
         }
         let number = |text: &str, name: &str| {
             let value = text.parse::<u128>().ok().filter(|&value| value <= 1 << 120);
@@ -184,13 +226,7 @@ impl<'de> Deserialize<'de> for Histogram {
         };
         histogram.sum = number(&stored.sum_ns, "sum_ns")?;
         histogram.squares = number(&stored.square_sum, "square_sum")?;
-        let most = u128::from(histogram.count) * u128::from(LATENCY_MAX.as_nanos());
-        let most_squares = most * u128::from(LATENCY_MAX.as_nanos());
-        if histogram.min > histogram.max || histogram.sum > most || histogram.squares > most_squares {
-            return Err(D::Error::custom(
-                "min_ns, max_ns, sum_ns and square_sum do not belong to these buckets",
-            ));
-        }
+        histogram.check().map_err(D::Error::custom)?;
         Ok(histogram)
     }
 }
@@ -239,8 +275,15 @@ mod tests {
         let text = serde_json::to_string(&of(&[5, 9])).unwrap();
         for (from, to, word) in [
             ("\"14\"", "\"x\"", "sum_ns"),
-            ("\"14\"", "\"99999999999999\"", "do not belong"),
-            ("\"min_ns\":5", "\"min_ns\":50", "do not belong"),
+            ("\"14\"", "\"99999999999999\"", "sum_ns: 99999999999999: expected 14 to 14"),
+            ("\"14\"", "\"13\"", "sum_ns: 13: expected 14 to 14"),
+            ("\"106\"", "\"105\"", "square_sum: 105: expected 106 to 106"),
+            ("\"min_ns\":5", "\"min_ns\":4", "min_ns: 4: expected 5 to 5, the first bucket"),
+            ("\"min_ns\":5", "\"min_ns\":50", "min_ns: 50: expected 5 to 5, the first bucket"),
+            ("\"max_ns\":9", "\"max_ns\":10", "max_ns: 10: expected 9 to 9, the last bucket"),
+            ("\"max_ns\":9", "\"max_ns\":8", "max_ns: 8: expected 9 to 9, the last bucket"),
+            ("[9,1]", "[9,0]", "max_ns: 9: expected 5 to 5, the last bucket"),
+            ("[5,1],[9,1]", "", "min_ns: 5: expected 0 to 0"),
             ("[5,1]", "[5,99999999999999]", "2^40"),
             ("[5,1]", "[9999999999999,1]", "at most"),
         ] {
@@ -251,16 +294,29 @@ mod tests {
         }
     }
 
+    /// Sums that the buckets allow, each by itself, and no latencies have: a deviation below 0.
+    #[test]
+    fn sums_that_contradict_each_other_are_refused() {
+        let text =
+            r#"{"buckets":[[2048,2]],"min_ns":2048,"max_ns":2051,"sum_ns":"4102","square_sum":"8388608"}"#;
+        let error = serde_json::from_str::<Histogram>(text).unwrap_err().to_string();
+        assert!(error.contains("square_sum: 8388608: no latencies"), "{error}");
+        let swapped = text.replace("\"min_ns\":2048,\"max_ns\":2051", "\"min_ns\":2051,\"max_ns\":2048");
+        let error = serde_json::from_str::<Histogram>(&swapped).unwrap_err().to_string();
+        assert!(error.contains("min_ns: 2051: expected at most max_ns"), "{error}");
+    }
+
     #[test]
     fn the_most_that_can_be_stored_has_a_deviation() {
-        let (low, most) = (LATENCY_MAX.as_nanos(), 1_u128 << 40);
-        let squares = most * u128::from(low) * u128::from(low);
+        let (most, half) = (LATENCY_MAX.as_nanos(), 1_u128 << 39);
+        let low = edges(bucket_of(most)).0;
+        let (sum, squares) = (half * u128::from(most), half * u128::from(most) * u128::from(most));
         let text = format!(
-            r#"{{"buckets":[[{low},{most}]],"min_ns":0,"max_ns":{low},"sum_ns":"0","square_sum":"{squares}"}}"#
+            r#"{{"buckets":[[0,{half}],[{low},{half}]],"min_ns":0,"max_ns":{most},"sum_ns":"{sum}","square_sum":"{squares}"}}"#
         );
         let stored: Histogram = serde_json::from_str(&text).unwrap();
         let deviation = stored.stddev().unwrap();
-        assert!((deviation / low as f64 - 1.0).abs() < 1e-9, "{deviation}");
+        assert!((deviation / (most as f64 / 2.0) - 1.0).abs() < 1e-9, "{deviation}");
     }
 
     /// Latencies of every magnitude.

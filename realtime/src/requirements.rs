@@ -86,7 +86,8 @@ pub struct WrongRequirement {
 
 impl WrongRequirement {
     fn at(node: &Node, field: impl Into<String>, expected: impl Into<String>) -> Self {
-        Self { line: node.line, field: field.into(), found: node.shown(), expected: expected.into() }
+        let field = yaml::printable(&field.into());
+        Self { line: node.line, field, found: node.shown(), expected: expected.into() }
     }
 }
 
@@ -138,8 +139,9 @@ fn one(item: &Node, place: &str) -> Result<Requirement, WrongRequirement> {
         let slot = match key.as_str() {
             "service" => {
                 let text = value.text().map(str::trim).filter(|text| !text.is_empty() && text.len() <= 200);
-                let text =
-                    text.ok_or_else(|| WrongRequirement::at(value, &field, "a name of at most 200 octets"))?;
+                let text = text.filter(|text| !text.contains(char::is_control));
+                let expected = "a name of at most 200 octets without control characters";
+                let text = text.ok_or_else(|| WrongRequirement::at(value, &field, expected))?;
                 if service.replace(text.to_owned()).is_some() {
                     return Err(WrongRequirement::at(value, field, "this key once"));
                 }
@@ -253,6 +255,14 @@ mod tests {
                 format!("{}  - service: a\n    latency: 1 s\n    jitter: 1 s", row("1 ms")),
                 ["line 5", "requirements[1].service", "`a`", "no other"],
             ),
+            (
+                "requirements:\n  - service: \"a\\e[2Jb\"".into(),
+                ["line 2", "requirements[0].service", "`a\u{fffd}[2Jb`", "control characters"],
+            ),
+            (
+                "requirements:\n  - \"a\\x9b2J\": b".into(),
+                ["line 2", "requirements[0].a\u{fffd}2J", "`b`", "`service`"],
+            ),
             ("requirements: [".into(), ["line 2", "(the file)", "no YAML", "YAML"]),
             ("requirements: &a [*a]".into(), ["line 1", "(the file)", "anchor", "alone"]),
             ("".into(), ["line 1", "(the file)", "nothing", "`requirements`"]),
@@ -261,14 +271,17 @@ mod tests {
             for word in words {
                 assert!(error.contains(word), "{text}\n{error}\nlacks {word}");
             }
+            assert!(!error.contains(char::is_control), "{error:?}");
         }
     }
 
     proptest! {
-        /// Whatever the text is: an answer, and no panic.
+        /// Whatever the text is: an answer, no panic, and nothing that a terminal obeys.
         #[test]
         fn any_text_is_answered(text in "(?s).{0,200}") {
-            let _ = read(&text);
+            if let Err(fault) = read(&text) {
+                prop_assert!(!fault.to_string().contains(char::is_control), "{fault:?}");
+            }
         }
 
         #[test]

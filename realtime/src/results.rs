@@ -82,6 +82,9 @@ pub struct Cell {
     /// Latency over time.
     #[serde(default)]
     pub timeline: Timeline,
+    /// Periods without a wake-up of their own: they passed while a wake-up was late ([`missed_periods`]). Absent: not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed_periods: Option<u64>,
     /// Wake-ups later than the limit.
     pub excursions: u64,
     /// The latest of them, by time.
@@ -93,6 +96,13 @@ pub struct Cell {
     /// The share of their lateness that no single cause explains.
     #[serde(default)]
     pub unexplained_ratio: f64,
+}
+
+/// How many periods passed while one wake-up was late. The probe waits for the first instant that is not past yet, so these have no
+/// wake-up and no sample.
+#[must_use]
+pub fn missed_periods(latency: Span, period: Span) -> u64 {
+    latency.as_nanos().saturating_sub(1) / period.as_nanos().max(1)
 }
 
 /// Why a cell was not measured.
@@ -168,6 +178,34 @@ impl RealTime {
         self.requirements.iter().map(one).collect()
     }
 
+    /// Whether each cell's statistics are those of its histogram, and no cell stands there twice. A document may come from elsewhere.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        for (index, cell) in self.cells.iter().enumerate() {
+            let wrong = |field: &str, what: &str| Err(format!("realtime.cells[{index}].{field}: {what}"));
+            let is_same = |other: &Cell| other.system == cell.system && other.profile == cell.profile;
+            if self.cells[..index].iter().any(is_same) {
+                return wrong("system", &format!("{} {}: expected once", cell.system, cell.profile));
+            }
+            match (BoxStatistics::of(&cell.histogram), &cell.statistics) {
+                (None, None) => {}
+                (Some(_), None) => return wrong("statistics", "nothing: expected those of the histogram"),
+                (None, Some(_)) => return wrong("histogram", "no latency: expected those of the statistics"),
+                (Some(own), Some(stored)) => {
+                    if let Some((name, stored, own)) = own.unlike(stored) {
+                        return wrong(
+                            &format!("statistics.{name}"),
+                            &format!("{stored}: expected {own}, by the histogram"),
+                        );
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The cell of a system and profile.
     #[must_use]
     pub fn cell(&self, system: &str, profile: Profile) -> Option<&Cell> {
@@ -198,6 +236,7 @@ impl Cell {
             histogram: Histogram::default(),
             stability: Vec::new(),
             timeline: Timeline::default(),
+            missed_periods: None,
             excursions: 0,
             kept: Vec::new(),
             causes: Vec::new(),
@@ -243,6 +282,48 @@ mod tests {
         let text = serde_json::to_string(&found).unwrap();
         assert_eq!(serde_json::from_str::<RealTime>(&text).unwrap(), found);
         assert!(text.contains("\"outcome\":\"PASS\""));
+    }
+
+    #[test]
+    fn statistics_that_are_not_the_histograms_are_named() {
+        let good = RealTime {
+            cells: vec![Cell::new("host", Profile::ALL[0]), measured(4, &[5, 10, 20], 1)],
+            ..RealTime::default()
+        };
+        assert_eq!(good.check(), Ok(()));
+        let text = serde_json::to_string(&good).unwrap();
+        assert_eq!(serde_json::from_str::<RealTime>(&text).unwrap().check(), Ok(()));
+        let says = |change: &dyn Fn(&mut Cell), words: &str| {
+            let mut found = good.clone();
+            change(&mut found.cells[1]);
+            let error = found.check().unwrap_err();
+            assert!(error.starts_with("realtime.cells[1].") && error.contains(words), "{error}");
+        };
+        says(&|cell| cell.statistics = None, "statistics: nothing");
+        says(&|cell| cell.histogram = Histogram::default(), "histogram: no latency");
+        says(&|cell| cell.statistics.as_mut().unwrap().samples = 4, "statistics.samples: 4: expected 3");
+        says(
+            &|cell| cell.statistics.as_mut().unwrap().p99_9_ns = 7,
+            "statistics.p99_9_ns: 7: expected 20000, by the histogram",
+        );
+        says(&|cell| cell.statistics.as_mut().unwrap().mean_ns *= 1.1, "statistics.mean_ns");
+        says(&|cell| *cell = Cell::new("host", Profile::ALL[0]), "system: host 1: expected once");
+    }
+
+    /// As the probe counts: it waits for the next instant that is not before now.
+    #[test]
+    fn periods_that_pass_meanwhile_are_missed() {
+        let naive =
+            |latency: u64, period: u64| (1..).take_while(|periods| periods * period < latency).count();
+        for (latency, period) in [(0, 10), (9, 10), (10, 10), (11, 10), (20, 10), (21, 10), (899, 10)] {
+            let found = missed_periods(Span::from_nanos(latency), Span::from_nanos(period));
+            assert_eq!(found, naive(latency, period) as u64, "{latency}");
+        }
+        // A file of an older version says nothing about them.
+        let counted = Cell { missed_periods: Some(3), ..Cell::new("host", Profile::ALL[0]) };
+        let mut value = serde_json::to_value(counted).unwrap();
+        assert_eq!(value.as_object_mut().unwrap().remove("missed_periods"), Some(3.into()));
+        assert_eq!(serde_json::from_value::<Cell>(value).unwrap().missed_periods, None);
     }
 
     #[test]

@@ -73,6 +73,31 @@ impl BoxStatistics {
         })
     }
 
+    /// The first figure that another one does not share, with both values. Means and deviations may differ by rounding.
+    pub(crate) fn unlike(&self, other: &Self) -> Option<(&'static str, f64, f64)> {
+        let figures = |s: &Self| {
+            [
+                ("samples", s.samples as f64),
+                ("lower_whisker_ns", s.lower_whisker_ns as f64),
+                ("lower_quartile_ns", s.lower_quartile_ns as f64),
+                ("median_ns", s.median_ns as f64),
+                ("mean_ns", s.mean_ns),
+                ("stddev_ns", s.stddev_ns),
+                ("upper_quartile_ns", s.upper_quartile_ns as f64),
+                ("upper_whisker_ns", s.upper_whisker_ns as f64),
+                ("max_jitter_ns", s.max_jitter_ns as f64),
+                ("mean_uncertainty_ns", s.mean_uncertainty_ns),
+                ("p99_9_ns", s.p99_9_ns as f64),
+                ("p99_99_ns", s.p99_99_ns as f64),
+                ("min_ns", s.min_ns as f64),
+                ("max_ns", s.max_ns as f64),
+            ]
+        };
+        let pairs = figures(self).into_iter().zip(figures(other));
+        let mut unlike = pairs.filter(|((_, own), (_, other))| (own - other).abs() > own.abs() * 1e-9);
+        unlike.next().map(|((name, own), (_, other))| (name, other, own))
+    }
+
     /// What the paper holds against its Table 1: the mean, and the maximum jitter.
     #[must_use]
     pub fn paper_figures(&self) -> Figures {

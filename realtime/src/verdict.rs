@@ -19,7 +19,10 @@ pub const TIGHT_ABOVE: f64 = 0.8;
 /// A shorter measurement never ends with "fit": the paper's tests took 8 h.
 pub const FIT_AFTER: Span = Span::from_nanos(8 * 3_600_000_000_000);
 
-/// The share of a requirement that processing may use: above 0, at most 1.
+/// The least share: below it the use of a share is no sensible number.
+pub const SHARE_MIN: f64 = 0.001;
+
+/// The share of a requirement that processing may use: [`SHARE_MIN`] to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Share(f64);
@@ -34,10 +37,10 @@ impl TryFrom<f64> for Share {
     type Error = String;
 
     fn try_from(share: f64) -> Result<Self, String> {
-        if share > 0.0 && share <= 1.0 {
+        if (SHARE_MIN..=1.0).contains(&share) {
             Ok(Self(share))
         } else {
-            Err(format!("share {share}: expected more than 0 and at most 1"))
+            Err(format!("share {share}: expected {SHARE_MIN} to 1"))
         }
     }
 }
@@ -53,10 +56,11 @@ impl std::str::FromStr for Share {
 
     /// `40%` or `0.4`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("share `{text}`: expected a part of the budget, for example `40%` or `0.4`");
-        let (number, factor) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
+        let wrong =
+            || format!("share `{text}`: expected 0.1 % to 100 % of the budget, for example `40%` or `0.4`");
+        let (number, parts) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
         let number: f64 = number.trim().parse().map_err(|_| wrong())?;
-        Self::try_from(number * factor).map_err(|_| wrong())
+        Self::try_from(number / parts).map_err(|_| wrong())
     }
 }
 
@@ -200,12 +204,26 @@ mod tests {
 
     #[test]
     fn shares_are_checked() {
-        for (text, value) in [("40%", 0.4), ("0.4", 0.4), ("100 %", 1.0), ("1", 1.0)] {
+        for (text, value) in
+            [("40%", 0.4), ("0.4", 0.4), ("100 %", 1.0), ("1", 1.0), ("0.1%", 0.001), ("0.001", 0.001)]
+        {
             assert!((f64::from(text.parse::<Share>().unwrap()) - value).abs() < 1e-12);
         }
-        for text in ["0", "1.1", "40", "-1%", "x", "NaN"] {
-            assert!(text.parse::<Share>().unwrap_err().contains("40%"), "{text}");
+        for text in ["0", "1.1", "40", "-1%", "x", "NaN", "inf", "1e-310", "0.0009", "0.09%"] {
+            let error = text.parse::<Share>().unwrap_err();
+            assert!(error.contains(text) && error.contains("0.1 % to 100 %"), "{error}");
         }
+        assert!(serde_json::from_str::<Share>("1e-310").unwrap_err().to_string().contains("0.001 to 1"));
+    }
+
+    /// What is written can be read again: JSON has no infinite number.
+    #[test]
+    fn the_least_share_has_a_finite_use() {
+        let requirement = Requirement { service: "x".into(), latency_ns: 1, jitter_ns: 1 };
+        let figures = Figures { latency: Nanos::MAX, jitter: Nanos::MAX };
+        let judgement = judge(&requirement, figures, Share::try_from(SHARE_MIN).unwrap());
+        let text = serde_json::to_string(&judgement).unwrap();
+        assert_eq!(serde_json::from_str::<Judgement>(&text).unwrap(), judgement);
     }
 
     proptest! {

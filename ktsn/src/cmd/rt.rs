@@ -15,13 +15,13 @@ use ktsn_lab::realtime::{self, Event, Other, Parts, Plan, System, WORKER_MIB, WO
 use ktsn_lab::remote::Target;
 use ktsn_lab::vm::Cache;
 use ktsn_measure::report::{self, Source};
-use ktsn_measure::results::Document;
 use ktsn_measure::{clock, table};
 use ktsn_realtime::advice::advise;
 use ktsn_realtime::verdict::{Outcome, Share};
-use ktsn_realtime::{Profile, Requirement, compare, requirements};
+use ktsn_realtime::{Profile, Requirement, requirements};
 use ktsn_time::Nanos;
 
+mod compare;
 mod probes;
 
 use super::observer::span;
@@ -50,7 +50,7 @@ pub(crate) struct RtArgs {
 #[derive(Subcommand, Clone, Debug)]
 enum Command {
     Run(Box<RunArgs>),
-    Compare(CompareArgs),
+    Compare(compare::CompareArgs),
     Probes(probes::ProbesArgs),
 }
 
@@ -221,34 +221,12 @@ fn read_requirements(file: &Path) -> Result<Vec<Requirement>, LabError> {
     requirements::read(&text).map_err(|fault| usage(fault.to_string()))
 }
 
-const COMPARE_EXAMPLES: &str = "\
-Examples:
-  ktsn rt compare monday/rt.json tuesday/rt.json
-
-Each system and profile that both files measured is tested: Mann and Whitney's rank sum, two-sided, Holm's correction, 1 %. A conclusion \
-also needs that a latency after exceeds one before in more than 56 % of all pairs, or in less than 44 %.
-
-Exit status: 0 nothing is worse; 1 something is; 2 wrong usage or a wrong file.";
-
-/// Say what a change brought, with a statistical test.
-#[derive(Args, Clone, Debug)]
-#[command(after_help = COMPARE_EXAMPLES)]
-struct CompareArgs {
-    /// Results before the change.
-    before: PathBuf,
-    /// Results after it.
-    after: PathBuf,
-    /// JSON instead of a table.
-    #[arg(long)]
-    json: bool,
-}
-
 /// Runs or compares.
 pub(crate) fn run(args: &RtArgs) -> ExitCode {
     clock::stop_on_signals();
     let (name, done) = match &args.command {
         Command::Run(args) => ("run", measure(args)),
-        Command::Compare(args) => ("compare", show_changes(args)),
+        Command::Compare(args) => ("compare", compare::run(args)),
         Command::Probes(args) => ("probes", probes::run(args)),
     };
     done.unwrap_or_else(|failed| {
@@ -297,45 +275,6 @@ fn show(bar: &ProgressBar, period: Nanos, event: Event<'_>) {
     }
 }
 
-fn show_changes(args: &CompareArgs) -> anyhow::Result<ExitCode> {
-    let (before, after) = (load(&args.before)?, load(&args.after)?);
-    let mut names = Vec::new();
-    let mut changes = Vec::new();
-    for cell in &before.cells {
-        let Some(other) = after.cell(&cell.system, cell.profile) else { continue };
-        if let Some(change) = compare::compare(&cell.histogram, &other.histogram) {
-            names.push(format!("{} {}", cell.system, cell.profile));
-            changes.push(change);
-        }
-    }
-    if changes.is_empty() {
-        let text = "measured no system under the same profile: nothing can be compared";
-        let files = format!("{} and {} {text}", args.before.display(), args.after.display());
-        return Err(LabError::Usage(files).into());
-    }
-    compare::conclude(&mut changes);
-    let is_worse = changes.iter().any(|change| change.conclusion == compare::Conclusion::Worse);
-    let rows: Vec<_> = names.into_iter().zip(changes).collect();
-    if args.json {
-        let rows: Vec<_> =
-            rows.iter().map(|(name, change)| serde_json::json!({ "cell": name, "change": change })).collect();
-        output::write(&format!("{}\n", serde_json::to_string_pretty(&rows)?))?;
-    } else {
-        output::write(&table::changes(&rows))?;
-    }
-    Ok(if is_worse { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// The member `realtime` of a results file.
-fn load(file: &Path) -> Result<ktsn_realtime::RealTime, LabError> {
-    let usage = |problem: String| LabError::Usage(format!("{}: {problem}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|error| usage(error.to_string()))?;
-    let value: serde_json::Value =
-        serde_json::from_str(&text).map_err(|error| usage(format!("no JSON: {error}")))?;
-    let document = Document::from_value(&value).map_err(|wrong| usage(wrong.to_string()))?;
-    document.realtime.ok_or_else(|| usage("these results are not of `ktsn rt run`".to_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -380,6 +319,7 @@ mod tests {
             ("run --profile 1,1", ["named twice", "1"]),
             ("run --period 1", ["250us", "1"]),
             ("run --share 0", ["40%", "0"]),
+            ("run --share 1e-310", ["--share", "`1e-310`: expected 0.1 % to 100 %"]),
             ("run --duration 1ms", ["duration", "8 periods"]),
             ("run --requirements /nowhere.yaml", ["/nowhere.yaml", "No such file"]),
             (&format!("run --requirements {}", file.display()), ["requirements[0].latency", "5 parsec"]),
@@ -387,23 +327,5 @@ mod tests {
             let error = plan(line).unwrap_err();
             assert!(words.iter().all(|word| error.contains(word)), "{line}: {error}");
         }
-    }
-
-    #[test]
-    fn only_results_of_a_run_can_be_compared() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("r.json");
-        let error = |text: &str| {
-            std::fs::write(&file, text).unwrap();
-            load(&file).unwrap_err().to_string()
-        };
-        assert!(error("{").contains("no JSON"));
-        assert!(error("{\"schema\": \"ktsn.results/2\", \"experiment\": \"rt\"}").contains("ktsn.results/2"));
-        assert!(
-            error("{\"schema\": \"ktsn.results/1\", \"experiment\": \"x\"}").contains("not of `ktsn rt run`")
-        );
-        let text =
-            "{\"schema\": \"ktsn.results/1\", \"experiment\": \"rt\", \"realtime\": {\"period_ns\": \"x\"}}";
-        assert!(error(text).contains("realtime.period_ns"));
     }
 }

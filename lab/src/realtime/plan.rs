@@ -171,10 +171,11 @@ impl Plan {
         }
     }
 
-    /// Samples of one cell.
+    /// Samples of one cell: so many that their periods are as long as the duration at least.
     #[must_use]
     pub fn samples(&self) -> u64 {
-        u64::try_from(self.duration.get() / self.period.get().max(1)).unwrap_or(0)
+        let duration = u64::try_from(self.duration.get()).unwrap_or(0);
+        duration.div_ceil(u64::try_from(self.period.get()).unwrap_or(0).max(1))
     }
 
     /// How many samples a cell has after each of its slices.
@@ -238,6 +239,21 @@ mod tests {
         assert_eq!(plan(10).slices(), [1000]);
         let slices = plan(8 * 3600).slices();
         assert_eq!((slices.len(), slices[0], slices[7]), (8, 360_000, 2_880_000));
+    }
+
+    /// Only 8 h say "fit", whatever the period is.
+    #[test]
+    fn a_cell_is_measured_for_the_whole_duration() {
+        for period in [Nanos::from_millis(7), Nanos::from_micros(1009), Nanos::from_millis(10)] {
+            let duration = Nanos::from_seconds(8 * 3600);
+            let plan =
+                Plan { period, duration, ..super::super::tests::plan(std::path::Path::new("/nowhere")) };
+            let period = u64::try_from(period.get()).unwrap();
+            let measured = plan.samples() * period;
+            assert!(measured >= ktsn_realtime::verdict::FIT_AFTER.as_nanos(), "{measured}");
+            assert!(measured - ktsn_realtime::verdict::FIT_AFTER.as_nanos() < period, "{measured}");
+            assert_eq!(plan.slices().last(), Some(&plan.samples()));
+        }
     }
 
     #[test]

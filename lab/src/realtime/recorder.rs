@@ -3,7 +3,7 @@
 
 use super::store::{Late, Record};
 use ktsn_realtime::causes::Ranking;
-use ktsn_realtime::results::{Excursion, KEPT_MAX};
+use ktsn_realtime::results::{Excursion, KEPT_MAX, missed_periods};
 use ktsn_realtime::stability::Stability;
 use ktsn_realtime::timeline::Timeline;
 use ktsn_realtime::{BoxStatistics, Cell, Histogram, Profile};
@@ -18,6 +18,7 @@ pub(super) struct Recorder {
     timeline: Timeline,
     stability: Stability,
     ranking: Ranking,
+    missed_periods: u64,
     excursions: u64,
     kept: VecDeque<Excursion>,
     segments: u64,
@@ -35,6 +36,7 @@ impl Recorder {
             timeline: Timeline::default(),
             stability: Stability::new(planned, period),
             ranking: Ranking::default(),
+            missed_periods: 0,
             excursions: 0,
             kept: VecDeque::new(),
             segments: 0,
@@ -56,6 +58,7 @@ impl Recorder {
                 for &latency in ns {
                     self.histogram.record(Span::from_nanos(latency));
                     self.timeline.record(Span::from_nanos(latency));
+                    self.missed_periods += missed_periods(Span::from_nanos(latency), self.period);
                     self.stability.observe(&self.histogram);
                 }
                 late.iter().for_each(|late| self.excursion(begun, ns, late));
@@ -111,6 +114,7 @@ impl Recorder {
             histogram: self.histogram.clone(),
             stability: self.stability.windows().to_vec(),
             timeline: self.timeline.clone(),
+            missed_periods: Some(self.missed_periods),
             excursions: self.excursions,
             kept: self.kept.iter().cloned().collect(),
             causes: self.ranking.ranked(),
@@ -149,6 +153,16 @@ mod tests {
         assert_eq!((found.kept[1].at_ns, found.kept[1].latency_ns), (30_000_000, 2000));
         assert_eq!(found.causes[0].thread.as_deref(), Some("hog"));
         assert_eq!(found.stability.len(), 3);
+    }
+
+    /// A stall of 900 ms is one latency, and 89 instants after the first passed before its end.
+    #[test]
+    fn periods_without_a_wake_up_are_counted() {
+        let mut recorder = Recorder::new(4, Nanos::from_millis(10));
+        recorder.take(&Record::Samples { ns: vec![5_000, 899_900_000, 9_999_999], late: Vec::new() });
+        recorder.take(&Record::Samples { ns: vec![25_000_000], late: Vec::new() });
+        let cell = recorder.cell("host", Profile::ALL[0]);
+        assert_eq!((cell.missed_periods, cell.statistics.unwrap().samples), (Some(89 + 2), 4));
     }
 
     #[test]

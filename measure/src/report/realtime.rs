@@ -7,7 +7,7 @@ mod drawings;
 pub(super) use drawings::drawings;
 
 use super::escape::html;
-use super::figures::{count, micros};
+use super::figures::{count, maybe_count, micros};
 use super::verdict::{Mood, Verdict as Line};
 use crate::table::realtime::{COLUMNS, basis, name, traced};
 use ktsn_realtime::advice::Advice;
@@ -111,13 +111,15 @@ pub(super) fn verdicts(found: &RealTime) -> String {
 /// Statistics of every cell, those that were skipped with their reason, and stability.
 pub(super) fn statistics(found: &RealTime) -> String {
     let columns = COLUMNS.iter().map(|column| column.0.to_owned());
-    let head: Vec<String> = heads(&["cell", "measured", "samples"]).into_iter().chain(columns).collect();
+    let head: Vec<String> =
+        heads(&["cell", "measured", "samples", "missed periods"]).into_iter().chain(columns).collect();
     let row = |cell: &Cell| {
         let statistics = cell.statistics?;
         let mut cells = vec![
             ("text", name(cell)),
             ("", duration(Span::from_nanos(cell.measured_ns))),
             ("", count(statistics.samples)),
+            ("", maybe_count(cell.missed_periods)),
         ];
         cells.extend(COLUMNS.iter().map(|(_, column)| ("", micros(Some(column(&statistics)), 1))));
         Some(cells)

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The member `realtime` as text for a terminal. In: verdicts, cells. Out: the verdicts first, then the figures, isolation, causes. Times
-//! are in microseconds. Nothing is computed here.
+//! are in microseconds. Nothing is computed here. A document may come from another machine: [`realtime`] and [`changes`] leave out what a
+//! terminal would obey, text by text.
 
 use super::{ABSENT, micros, percent, table};
-use ktsn_realtime::compare::{Change, Conclusion};
+use crate::plain::plain;
+use ktsn_realtime::compare::{Change, Conclusion, Difference, Tail};
 use ktsn_realtime::tracers::{Traced, Tracer};
 use ktsn_realtime::verdict::duration;
 use ktsn_realtime::{BoxStatistics, Cell, RealTime};
@@ -50,7 +52,7 @@ pub(crate) fn basis(found: &RealTime) -> String {
 
 fn verdicts(found: &RealTime) -> String {
     let measured: Vec<&Cell> = found.cells.iter().filter(|cell| cell.statistics.is_some()).collect();
-    let names: Vec<String> = measured.iter().map(|cell| name(cell)).collect();
+    let names: Vec<String> = measured.iter().map(|cell| plain(&name(cell))).collect();
     let mut table = table(std::iter::empty(), 0);
     table.set_header(std::iter::once("service").chain(names.iter().map(String::as_str)));
     for requirement in &found.requirements {
@@ -68,20 +70,25 @@ fn verdicts(found: &RealTime) -> String {
                 },
             )
         };
-        table.add_row(std::iter::once(requirement.service.clone()).chain(measured.iter().map(cell)));
+        table.add_row(std::iter::once(plain(&requirement.service)).chain(measured.iter().map(cell)));
     }
     format!("{}\n{table}\n", basis(found))
 }
 
 fn figures(found: &RealTime) -> String {
-    let heads = ["system, profile", "samples"].into_iter().chain(COLUMNS.iter().map(|column| column.0));
+    let heads =
+        ["system, profile", "samples", "missed"].into_iter().chain(COLUMNS.iter().map(|column| column.0));
     let mut table = table(heads, 1);
     for cell in &found.cells {
         let Some(statistics) = &cell.statistics else { continue };
         let columns = COLUMNS.iter().map(|(_, column)| micros(column(statistics)));
-        table.add_row([name(cell), statistics.samples.to_string()].into_iter().chain(columns));
+        let counts = [Some(statistics.samples), cell.missed_periods];
+        let counts = counts.map(|count| count.map_or_else(|| ABSENT.to_owned(), |count| count.to_string()));
+        table.add_row(std::iter::once(plain(&name(cell))).chain(counts).chain(columns));
     }
-    format!("latency in µs; whiskers: percentiles 2.5 and 97.5\n{table}\n")
+    format!(
+        "latency in µs; missed: periods that passed while a wake-up was late; whiskers: percentiles 2.5 and 97.5\n{table}\n"
+    )
 }
 
 fn isolation(found: &RealTime) -> String {
@@ -92,7 +99,7 @@ fn isolation(found: &RealTime) -> String {
             text.push_str(&format!(
                 "isolation of {}: neighbours disturb most in profile {} (against profile 4: mean {:+.1} µs, max. jitter {:+.1} µs, p99.9 {:+.1} µs, \
                  greatest {:+.1} µs)\n",
-                one.system,
+                plain(&one.system),
                 one.most,
                 most.mean_added_ns / 1e3,
                 most.max_jitter_added_ns as f64 / 1e3,
@@ -109,12 +116,18 @@ fn causes(found: &RealTime) -> String {
         table(["system, profile", "late wake-ups", "causes, the strongest first", "unexplained"], 3);
     for cell in found.cells.iter().filter(|cell| cell.excursions > 0) {
         let one = |cause: &ktsn_realtime::causes::RankedCause| {
-            let thread = cause.thread.as_ref().map_or_else(String::new, |thread| format!(": {thread}"));
+            let thread =
+                cause.thread.as_ref().map_or_else(String::new, |thread| format!(": {}", plain(thread)));
             format!("{} {}{thread}", cause.cause.word(), percent(cause.explained_ratio))
         };
         let causes: Vec<String> = cell.causes.iter().take(4).map(one).collect();
         let causes = if causes.is_empty() { ABSENT.to_owned() } else { causes.join("\n") };
-        table.add_row([name(cell), cell.excursions.to_string(), causes, percent(cell.unexplained_ratio)]);
+        table.add_row([
+            plain(&name(cell)),
+            cell.excursions.to_string(),
+            causes,
+            percent(cell.unexplained_ratio),
+        ]);
     }
     if table.is_empty() {
         return String::new();
@@ -133,10 +146,10 @@ fn advice(found: &RealTime) -> String {
     let mut table = table(["finding of ktsn doctor --rt", "seen", "explains", "remedy"], 4);
     for one in &found.advice {
         table.add_row([
-            one.finding.clone(),
-            one.value.clone(),
+            plain(&one.finding),
+            plain(&one.value),
             percent(one.explained_ratio),
-            one.remedy.clone(),
+            plain(&one.remedy),
         ]);
     }
     format!(
@@ -149,9 +162,13 @@ fn tracers(found: &RealTime) -> String {
     let one = |tracer: &Tracer| {
         let name = tracer.kind.tracer();
         if let Some(skip) = &tracer.skip {
-            return format!("tracer {name}: skipped, {} ({})\n", skip.reason, skip.kind);
+            return format!("tracer {name}: skipped, {} ({})\n", plain(&skip.reason), plain(&skip.kind));
         }
-        format!("tracer {name}, {}: {}\n", duration(Span::from_nanos(tracer.measured_ns)), traced(tracer))
+        format!(
+            "tracer {name}, {}: {}\n",
+            duration(Span::from_nanos(tracer.measured_ns)),
+            plain(&traced(tracer))
+        )
     };
     found.tracers.iter().map(one).collect()
 }
@@ -174,7 +191,7 @@ fn environments(found: &RealTime) -> String {
     let mut lines: Vec<String> = Vec::new();
     for cell in &found.cells {
         if let Some(environment) = &cell.environment {
-            let line = format!("{}: {environment}\n", cell.system);
+            let line = format!("{}: {}\n", plain(&cell.system), plain(environment));
             if !lines.contains(&line) {
                 lines.push(line);
             }
@@ -195,41 +212,78 @@ pub(super) fn realtime(found: &RealTime) -> String {
             .filter(|part| !part.is_empty()),
     );
     let skips = found.cells.iter().filter_map(|cell| Some((name(cell), cell.skip.as_ref()?)));
-    let skips: String =
-        skips.map(|(name, skip)| format!("{name}: skipped, {} ({})\n", skip.reason, skip.kind)).collect();
+    let skips: String = skips
+        .map(|(name, skip)| {
+            format!("{}: skipped, {} ({})\n", plain(&name), plain(&skip.reason), plain(&skip.kind))
+        })
+        .collect();
     parts.extend((!skips.is_empty()).then_some(skips));
     parts.join("\n")
+}
+
+/// A conclusion in words: both tests where they do not agree.
+fn conclusion(change: &Change) -> &'static str {
+    use Conclusion::{Better, Same, Worse};
+    match (change.usual, change.tail.conclusion) {
+        (Worse, Worse) => "worse",
+        (Better, Better) => "better",
+        (Same, Same) => "no difference shown",
+        (Worse, Same) => "worse; of the tail no difference shown",
+        (Better, Same) => "better; of the tail no difference shown",
+        (Same, Worse) => "worse: the tail only",
+        (Same, Better) => "better: the tail only",
+        (Worse, Better) => "worse, though the tail is better",
+        (Better, Worse) => "worse: the tail, though usually better",
+    }
+}
+
+/// What of two documents was not measured alike, a line each.
+#[must_use]
+pub fn differences(found: &[Difference]) -> String {
+    found.iter().map(|difference| format!("differs: {}\n", plain(&difference.to_string()))).collect()
 }
 
 /// Two documents beside each other: one row for each cell that both measured.
 #[must_use]
 pub fn changes(changes: &[(String, Change)]) -> String {
-    let heads =
-        ["system, profile", "conclusion", "median", "max. jitter", "p99.9", "greatest", "longer", "p"];
+    let heads = [
+        "system, profile",
+        "conclusion",
+        "median",
+        "max. jitter",
+        "p99.9",
+        "greatest",
+        "longer",
+        "p",
+        "tail",
+        "p of tail",
+    ];
     let mut table = table(heads, 2);
     for (name, change) in changes {
         let pair = |column: fn(&BoxStatistics) -> u64| {
             format!("{} → {}", micros(column(&change.before) as f64), micros(column(&change.after) as f64))
         };
-        let conclusion = match change.conclusion {
-            Conclusion::Better => "better",
-            Conclusion::Worse => "worse",
-            Conclusion::Same => "no difference shown",
+        let tail = |tail: &Tail| {
+            let threshold = micros(tail.threshold_ns as f64);
+            format!("{} → {} above {threshold}", tail.above_before, tail.above_after)
         };
         table.add_row([
-            name.clone(),
-            conclusion.to_owned(),
+            plain(name),
+            conclusion(change).to_owned(),
             pair(|s| s.median_ns),
             pair(|s| s.max_jitter_ns),
             pair(|s| s.p99_9_ns),
             pair(|s| s.max_ns),
             percent(change.longer_probability),
             format!("{:.2e}", change.p_value),
+            tail(&change.tail),
+            format!("{:.2e}", change.tail.p_value),
         ]);
     }
     format!(
         "latency in µs, before → after; longer: the chance that a latency after exceeds one before (50 %: none); p: Mann and Whitney's test, \
-         two-sided. A conclusion needs p below 0.01 (Holm's correction) and a chance beyond 44 to 56 %.\n{table}\n"
+         two-sided. tail: how many latencies exceed 1.1 times the lesser p99.9; p of tail: exact, two-sided. A conclusion needs p below 0.01 \
+         (Holm's correction), and a chance beyond 44 to 56 %, or of the tail twice the share or half of it.\n{table}\n"
     )
 }
 
@@ -259,7 +313,8 @@ mod tests {
         let thread = Some("hog (thread 7, priority 99)".to_owned());
         let cause = RankedCause { cause: Cause::RtThreads, explained_ratio: 0.931, wake_ups: 4, thread };
         let skip = Some(Skip { kind: "program_missing".into(), reason: "iperf3 is not installed".into() });
-        let late = Cell { excursions: 4, causes: vec![cause], ..cell(5, &[5, 30, 900]) };
+        let late =
+            Cell { excursions: 4, missed_periods: Some(4321), causes: vec![cause], ..cell(5, &[5, 30, 900]) };
         let cells = vec![cell(4, &[5, 10, 20]), late, Cell { skip, ..Cell::new("host", Profile::ALL[6]) }];
         let mut found =
             RealTime { requirements: table_1(), cells, excursion_limit_ns: 100_000, ..RealTime::default() };
@@ -271,6 +326,8 @@ mod tests {
         assert!(
             text.contains("host 4") && text.contains("upper whisker") && text.contains("isolation of host")
         );
+        let row = text.lines().find(|line| line.contains("host 5") && line.contains("900.0")).unwrap();
+        assert!(row.contains(" 4321 "), "{row}");
         assert!(text.contains("rt_threads 93.1 %: hog (thread 7, priority 99)"), "{text}");
         assert!(text.contains("host 7: skipped, iperf3 is not installed (program_missing)"), "{text}");
         // Two columns only: a cell that was skipped has no verdict.
@@ -317,11 +374,63 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_shown_with_their_test() {
+    fn changes_are_shown_with_their_tests() {
         let of = |from: u64| (0..500).map(|i| Span::from_nanos(from + i * 37 % 101)).collect::<Histogram>();
         let mut change = [compare::compare(&of(50_000), &of(50_040)).unwrap()];
         compare::conclude(&mut change);
         let text = changes(&[("host 4".to_owned(), change[0].clone())]);
-        assert!(text.contains("host 4") && text.contains("worse") && text.contains("→"), "{text}");
+        assert!(text.contains("host 4") && text.contains("worse; of the tail no difference shown"), "{text}");
+        assert!(text.contains("→") && text.contains("0 → 0 above 55.1"), "{text}");
+        // Both tests are said where they do not agree.
+        use Conclusion::{Better, Same, Worse};
+        for (usual, of_tail, words) in [
+            (Same, Worse, "worse: the tail only"),
+            (Better, Worse, "worse: the tail, though usually better"),
+            (Worse, Better, "worse, though the tail is better"),
+        ] {
+            change[0].usual = usual;
+            change[0].tail.conclusion = of_tail;
+            assert!(changes(&[("host 4".to_owned(), change[0].clone())]).contains(words), "{words}");
+        }
+    }
+
+    /// No text of a document reaches the terminal with what it would obey.
+    #[test]
+    fn texts_of_another_machine_are_shown_without_controls() {
+        let evil = || "evil\u{1b}]0;title\u{7}\u{9b}2J\r\n\u{202e}".to_owned();
+        let advice = Advice {
+            finding: evil(),
+            value: evil(),
+            meaning: evil(),
+            remedy: evil(),
+            causes: Vec::new(),
+            explained_ratio: 0.5,
+        };
+        let skip = || Some(Skip { kind: evil(), reason: evil() });
+        let traced = vec![Traced { cpu: None, figures: vec![(evil(), 1)] }];
+        let tracers = vec![
+            Tracer { kind: Kind::Hwlat, skip: None, measured_ns: 1, traced },
+            Tracer { kind: Kind::Osnoise, skip: skip(), measured_ns: 0, traced: Vec::new() },
+        ];
+        let thread = Some(evil());
+        let cause = RankedCause { cause: Cause::RtThreads, explained_ratio: 0.9, wake_ups: 1, thread };
+        let measured =
+            |profile| Cell { system: evil(), environment: Some(evil()), ..cell(profile, &[5, 900]) };
+        let late = Cell { excursions: 1, causes: vec![cause], ..measured(6) };
+        let cells = vec![measured(4), late, Cell { skip: skip(), ..Cell::new(&evil(), Profile::ALL[6]) }];
+        let mut requirements = table_1();
+        requirements[0].service = evil();
+        let mut found =
+            RealTime { requirements, cells, advice: vec![advice], tracers, ..RealTime::default() };
+        found.conclude();
+        let mut change = compare::compare(&found.cells[0].histogram, &found.cells[1].histogram).unwrap();
+        change.conclusion = Conclusion::Worse;
+        let difference = Difference { field: evil(), before: evil(), after: evil() };
+        let shown = realtime(&found) + &changes(&[(evil(), change)]) + &differences(&[difference]);
+        assert!(shown.matches("evil").count() >= 18, "{shown}");
+        let obeyed = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!shown.contains(obeyed), "{shown:?}");
+        // Nor does a text begin a line of its own.
+        assert!(!shown.lines().any(|line| line.starts_with('\u{fffd}')), "{shown:?}");
     }
 }

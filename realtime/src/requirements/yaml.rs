@@ -30,7 +30,9 @@ impl Node {
     pub(super) fn shown(&self) -> String {
         match &self.kind {
             Kind::Scalar(text) if text.is_empty() => "nothing".to_owned(),
-            Kind::Scalar(text) => format!("`{}`", text.chars().take(60).collect::<String>()),
+            Kind::Scalar(text) => {
+                format!("`{}`", printable(&text.chars().take(60).collect::<String>()))
+            }
             Kind::List(items) => format!("a list of {}", items.len()),
             Kind::Map(fields) => format!("a mapping of {}", fields.len()),
         }
@@ -47,6 +49,11 @@ impl Node {
     pub(super) fn fields(&self) -> Option<&[(String, Node)]> {
         if let Kind::Map(fields) = &self.kind { Some(fields) } else { None }
     }
+}
+
+/// A text without what would control the reader's terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 fn fault(line: usize, found: impl Into<String>, expected: &str) -> WrongRequirement {
@@ -91,7 +98,7 @@ impl<'t> Events<'t> {
             Some(Ok((event, span))) => Ok(Some((event, span.start.line().max(1)))),
             Some(Err(error)) => Err(fault(
                 error.marker().line().max(1),
-                format!("no YAML ({})", error.info()),
+                format!("no YAML ({})", printable(error.info())),
                 "YAML 1.2 or JSON",
             )),
         }

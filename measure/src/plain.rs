@@ -14,13 +14,15 @@ fn is_unsafe(c: char) -> bool {
 }
 
 /// The text with U+FFFD in place of each unsafe character.
-pub(crate) fn plain(text: &str) -> String {
+#[must_use]
+pub fn plain(text: &str) -> String {
     text.chars().map(|c| if is_unsafe(c) { LEFT_OUT } else { c }).collect()
 }
 
 /// A JSON document with its unsafe characters as escapes: a program reads the same names, a terminal obeys none of them.
 /// Such characters stand only inside of strings.
-pub(crate) fn escaped(json: &str) -> String {
+#[must_use]
+pub fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
         if is_unsafe(c) {
