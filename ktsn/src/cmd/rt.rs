@@ -36,7 +36,7 @@ const EXAMPLES: &str = "\
 Examples:
   ktsn rt run --profile 1,3 --duration 10s
   ktsn rt run --system host,container-fifo --profile all --duration 8h --out monday
-  ktsn rt run --profile all --duration 8h --out monday --resume
+  ktsn rt run --system host,container-fifo --profile all --duration 8h --out monday --resume
   ktsn rt compare monday/rt.json tuesday/rt.json";
 
 /// Say whether this machine, or a container on it, is fit for real time.
@@ -58,8 +58,8 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   ktsn rt run --profile 1,3 --duration 10s
   ktsn rt run --system host,container-fifo --profile all --duration 8h --out monday
-  ktsn rt run --profile all --requirements line.yaml --share 50%
-  ktsn rt run --system host,ssh:root@plc-2 --profile 1,3 --duration 1m
+  ktsn rt run --profile all --requirements line.yaml --share 50% --out line
+  ktsn rt run --system host,ssh:root@plc-2 --profile 1,3 --duration 1m --out plc-2
 
 Profiles: 1 alone; 2 alone, on one CPU; 3 load inside; 4 load inside, on the other CPUs; 5 two loaded neighbours; 6 the same, on the other \
 CPUs; 7 neighbours with network traffic; 8 neighbours that write to a disk.
