@@ -124,7 +124,9 @@ def stage_pages(programs, stage, scratch):
     for page in sorted((scratch / "man").iterdir()):
         stage.text(f"/usr/share/man/man{page.suffix[1:]}/{page.name}.gz", gzip.compress(page.read_bytes(), 9, mtime=0))
     for name in ("ktsn", "ktsnd"):
-        stage.file(scratch / f"completions/{name}.bash", f"/usr/share/bash-completion/completions/{name}")
+        # Without its indentation, two fifths of it: no text of it goes over lines.
+        lines = (scratch / f"completions/{name}.bash").read_bytes().splitlines(keepends=True)
+        stage.text(f"/usr/share/bash-completion/completions/{name}", b"".join(line.lstrip(b" ") for line in lines))
         stage.file(scratch / f"completions/_{name}", f"/usr/share/zsh/vendor-completions/_{name}")
         stage.file(scratch / f"completions/{name}.fish", f"/usr/share/fish/vendor_completions.d/{name}.fish")
 
