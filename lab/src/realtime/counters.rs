@@ -53,9 +53,8 @@ struct RealTimeThread {
 /// Reads the counters around one probe.
 #[derive(Debug)]
 pub(super) struct Counters {
-    thread: Thread,
-    /// Its folder in `/proc`.
-    probe: PathBuf,
+    /// The probe's, or the guest's.
+    probe: Thread,
     /// Other threads count from this priority on; 0: all real-time threads.
     from_priority: u32,
     cpu_stat: Option<PathBuf>,
@@ -107,8 +106,7 @@ impl Counters {
         };
         let budget = sysctl("sched_rt_runtime_us").zip(sysctl("sched_rt_period_us"));
         Self {
-            probe: thread.folder(),
-            thread,
+            probe: thread,
             from_priority: u32::from(fifo),
             cpu_stat,
             msr: fs::File::open("/dev/cpu/0/msr").ok(),
@@ -123,8 +121,8 @@ impl Counters {
 
     /// The counters now; `None` when the probe's thread is gone.
     pub(super) fn read(&mut self) -> Option<Snapshot> {
-        let at = monotonic_now();
-        let stat = read_to_string(self.probe.join("stat")).ok()?;
+        let (at, folder) = (monotonic_now(), self.probe.folder());
+        let stat = read_to_string(folder.join("stat")).ok()?;
         let probe = fields(&stat)?;
         let cpu = field(&probe, 39)?;
         let stopped = self.stopped_ns(at, probe.first() == Some(&"T"));
@@ -133,7 +131,7 @@ impl Counters {
         put(Cause::Stopped, Some(stopped));
         put(Cause::MinorFaults, field(&probe, 10));
         put(Cause::MajorFaults, field(&probe, 12));
-        let sched = read_to_string(self.probe.join("sched")).unwrap_or_default();
+        let sched = read_to_string(folder.join("sched")).unwrap_or_default();
         let migrations =
             sched.lines().find_map(|line| line.strip_prefix("se.nr_migrations")?.split(':').nth(1));
         put(Cause::Migrations, migrations.and_then(|word| word.trim().parse().ok()));
@@ -144,7 +142,7 @@ impl Counters {
         put(Cause::Smi, smi.map(|()| u64::from_le_bytes(octets) & 0xFFFF_FFFF));
         let folder = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}"));
         put(Cause::FrequencyChanges, number(&folder.join("cpufreq/stats/total_trans")));
-        now.waited = self.thread.waited_ns();
+        now.waited = self.probe.waited_ns();
         for (cpu, ticks) in stolen(&read_to_string("/proc/stat").unwrap_or_default()) {
             now.of_cpus.insert((Cause::Steal, cpu), ticks * TICK_NS);
         }
@@ -191,7 +189,7 @@ impl Counters {
         };
         for pid in numbers(Path::new("/proc")) {
             let tasks = PathBuf::from(format!("/proc/{pid}/task"));
-            for tid in numbers(&tasks).into_iter().filter(|tid| *tid != self.thread.tid) {
+            for tid in numbers(&tasks).into_iter().filter(|tid| *tid != self.probe.tid) {
                 let folder = tasks.join(tid.to_string());
                 let Ok(stat) = read_to_string(folder.join("stat")) else { continue };
                 let Some(fields) = fields(&stat) else { continue };

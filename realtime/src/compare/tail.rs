@@ -10,6 +10,7 @@
 use super::Conclusion;
 use crate::histogram::Histogram;
 use ktsn_time::Span;
+use libm::lgamma;
 use serde::{Deserialize, Serialize};
 
 /// The threshold in per cent of the lesser percentile 99.9.
@@ -74,7 +75,7 @@ fn two_sided(first: u64, second: u64, part: f64) -> f64 {
 /// The probability of at least `least` of `all`, each with the chance `part`; `least` is not below the mean.
 fn at_least(least: u64, all: u64, part: f64) -> f64 {
     let (n, k) = (all as f64, least as f64);
-    let ways = ln_gamma(n + 1.0) - ln_gamma(k + 1.0) - ln_gamma(n - k + 1.0);
+    let ways = lgamma(n + 1.0) - lgamma(k + 1.0) - lgamma(n - k + 1.0);
     // 0 · ln 0 is 0 here.
     let power = |times: f64, chance: f64| if times > 0.0 { times * chance.ln() } else { 0.0 };
     let mut term = (ways + power(k, part) + power(n - k, 1.0 - part)).exp();
@@ -86,18 +87,6 @@ fn at_least(least: u64, all: u64, part: f64) -> f64 {
         at += 1.0;
     }
     sum.min(1.0)
-}
-
-/// ln Γ of numbers from 1 on: Stirling's series from 16 on, where its first terms are exact to 1e-12, and the recurrence below.
-fn ln_gamma(mut x: f64) -> f64 {
-    let mut product = 1.0;
-    while x < 16.0 {
-        product *= x;
-        x += 1.0;
-    }
-    let square = x * x;
-    let series = (1.0 / 12.0 - (1.0 / 360.0 - 1.0 / (1260.0 * square)) / square) / x;
-    (x - 0.5) * x.ln() - x + 0.5 * (2.0 * std::f64::consts::PI).ln() + series - f64::ln(product)
 }
 
 #[cfg(test)]
@@ -157,7 +146,7 @@ mod tests {
         ] {
             assert!((two_sided(first, second, part) - value).abs() < 1e-12, "{first} {second} {part}");
         }
-        assert!((ln_gamma(21.0) - 2_432_902_008_176_640_000_f64.ln()).abs() < 1e-11);
+        assert!((lgamma(21.0) - 2_432_902_008_176_640_000_f64.ln()).abs() < 1e-11);
         // The normal approximation of a great number: 5 standard deviations.
         let great = two_sided(500_000_000_000 - 2_500_000, 500_000_000_000 + 2_500_000, 0.5);
         assert!((great / 5.733e-7 - 1.0).abs() < 0.01, "{great}");
