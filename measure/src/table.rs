@@ -122,6 +122,8 @@ const VM_COLUMNS: &[Column] = &[
     ("above fastest p50", "above_fastest_ns.p50", micros),
     ("p90", "above_fastest_ns.p90", micros),
     ("p99", "above_fastest_ns.p99", micros),
+    ("at the tap p50", "wire_offset_ns.p50", micros),
+    ("± p50", "wire_offset_magnitude_ns.p50", micros),
     ("taps p50", "taps_ns.p50", micros),
     ("p99", "taps_ns.p99", micros),
     ("jitter p50", "jitter_ns.p50", micros),

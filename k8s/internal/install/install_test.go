@@ -129,6 +129,41 @@ func TestInstallPutsEverythingInPlace(t *testing.T) {
 	}
 }
 
+// What is right is not unpacked again: it would be, and fail, where the image's file is damaged. A changed file is put right.
+func TestOnlyAChangedPluginIsUnpacked(t *testing.T) {
+	n := newNode(t)
+	n.install()
+	n.install() // reads what it has written
+	whole, err := os.ReadFile(filepath.Join(n.config.From, packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.write(filepath.Join(n.config.From, packed), "damaged")
+	n.install()
+	path := filepath.Join(n.config.CNIBinDir, Plugin)
+	for name, change := range map[string]func() error{
+		"other contents of the same length": func() error { return os.WriteFile(path, []byte("plugin eno"), 0o755) },
+		"another mode":                      func() error { return os.Chmod(path, 0o700) },
+		"another file":                      func() error { return os.Rename(filepath.Join(n.config.From, Library), path) },
+		"none":                              func() error { return os.Remove(path) },
+	} {
+		n.image("library one", "plugin one")
+		n.install()
+		n.install()
+		n.write(filepath.Join(n.config.From, packed), "damaged")
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.installer.Install(); err == nil {
+			t.Errorf("%s: not seen", name)
+		}
+		n.write(filepath.Join(n.config.From, packed), string(whole))
+		n.write(filepath.Join(n.config.From, Library), "library one")
+		n.install()
+		n.want(path, "plugin one", 0o755)
+	}
+}
+
 func TestAnUpgradeKeepsWhatPodsUse(t *testing.T) {
 	n := newNode(t)
 	n.install()

@@ -10,6 +10,7 @@ package nodeapi
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -90,6 +92,27 @@ func (d *Daemon) Close() error { return d.connection.Close() }
 
 // Socket is the path of the control API.
 func (d *Daemon) Socket() string { return d.socket }
+
+// Process is the number of the process that takes connections at the socket; 0 for one of another PID namespace. It asks for no answer.
+func (d *Daemon) Process(ctx context.Context) (int, error) {
+	var dialer net.Dialer
+	connection, err := dialer.DialContext(ctx, "unix", d.socket)
+	if err != nil {
+		return 0, err
+	}
+	defer connection.Close()
+	raw, err := connection.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	var refused error
+	err = raw.Control(func(fd uintptr) { peer, refused = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(err, refused); err != nil {
+		return 0, err
+	}
+	return int(peer.Pid), nil
+}
 
 func (d *Daemon) dial(ctx context.Context, _ string) (net.Conn, error) {
 	var dialer net.Dialer

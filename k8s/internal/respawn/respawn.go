@@ -4,8 +4,9 @@
 // Kubelet would do so too, but it notices only at its next look and then waits longer each time, and until then every
 // attached pod's timed frames are lost.
 //
-// In: a command line, and ktsnd's run directory where it is to be asked whether it lives. Out: that program, for as long as this one lives; signals are passed on, and its exit status is ours
-// when it ended by itself with 0 or 2 (done, wrong configuration) or was asked to. A program that dies again and again is
+// In: a command line, and ktsnd's run directory where it is to be asked whether it lives. Out: that program, for as long as this one
+// lives; signals are passed on, and its exit status is ours when it ended by itself with 0 or 2 (done, wrong configuration) or was asked
+// to. A program that dies again and again is
 // kubelet's to delay: after some deaths in a short time this one ends as well. A program that answers no more is killed, and so
 // started again; a thread of it that hangs is its own to notice. It must never outlive what it started.
 package respawn
@@ -37,11 +38,12 @@ const help = `ktsn-respawn: starts a program again within milliseconds of its de
 Usage: ktsn-respawn [--watch RUN_DIR] PROGRAM [ARGUMENT]...
 
 Example:
-  ktsn-respawn --watch /run/ktsn ktsnd --config /etc/ktsn/ktsnd.toml
+  ktsn-respawn --watch /run/ktsn ktsnd --config /etc/ktsn/ktsnd.toml --take-over 600
 
 With --watch the ktsnd of that run directory is asked every second: one that leaves 30 questions in a row
-unanswered is killed, before its first answer 300. Signals are passed on. It ends with the program's status when that ended with 0 or 2 or was asked to end, and after
-five deaths within ten seconds.
+unanswered is killed, before its first answer 300. One that waits for another ktsnd to end (--take-over) is
+not asked. Signals are passed on. It ends with the program's status when that ended with 0 or 2 or was asked
+to end, and after five deaths within ten seconds.
 `
 
 // Name of the program.
@@ -114,7 +116,7 @@ func once(command []string, asked *watch, signals <-chan os.Signal, say func(str
 	if asked != nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		go func() { silent <- asked.silent(ctx) }()
+		go func() { silent <- asked.silent(ctx, program.Process.Pid) }()
 	}
 	for {
 		select {

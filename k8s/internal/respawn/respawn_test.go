@@ -5,6 +5,7 @@ package respawn
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
 // run supervises a shell script that writes its number of starts to $0; what was said, and the status.
@@ -68,6 +71,36 @@ func TestNoProgram(t *testing.T) {
 	}
 }
 
+// serves says that no other process takes the questions.
+func serves(context.Context, int) bool { return false }
+
+// A ktsnd that waits for another one's end is left alone, also where that one does not answer. When it serves, its silence counts.
+func TestOneThatWaitsIsNotAsked(t *testing.T) {
+	directory := t.TempDir()
+	listener, err := net.Listen("unix", filepath.Join(directory, nodeapi.SocketName)) // it answers nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	asking := watchDaemon(directory)
+	asking.every, asking.before, asking.after = 10*time.Millisecond, 5, 5
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if asking.silent(ctx, os.Getpid()+1) {
+		t.Error("killed for the silence of another one")
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if !asking.silent(ctx, os.Getpid()) {
+		t.Error("its own silence does not count")
+	}
+	// Without a socket neither serves: that counts.
+	listener.Close()
+	if !asking.silent(ctx, os.Getpid()+1) {
+		t.Error("silence without a socket does not count")
+	}
+}
+
 // A program that answers no more, stopped say, is killed and started again; one that answers, or does not yet, is left alone.
 func TestAProgramThatAnswersNoMoreIsKilled(t *testing.T) {
 	var answers atomic.Bool
@@ -80,7 +113,8 @@ func TestAProgramThatAnswersNoMoreIsKilled(t *testing.T) {
 			}
 			return errors.New("silent")
 		},
-		every: 10 * time.Millisecond, before: 1 << 30, after: 5,
+		another: serves,
+		every:   10 * time.Millisecond, before: 1 << 30, after: 5,
 	}
 	file := filepath.Join(t.TempDir(), "starts")
 	var said strings.Builder
@@ -93,7 +127,7 @@ func TestAProgramThatAnswersNoMoreIsKilled(t *testing.T) {
 	// None has answered yet, and the second was left alone.
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
-	if asking.silent(ctx) {
+	if asking.silent(ctx, 0) {
 		t.Error("one that has never answered counts as silent")
 	}
 }
@@ -113,7 +147,7 @@ func TestAPauseIsNoSilence(t *testing.T) {
 	} {
 		ctx, cancel := context.WithCancel(context.Background())
 		asked := 0
-		asking := &watch{every: every, before: after, after: after, ask: func(context.Context) error {
+		asking := &watch{every: every, before: after, after: after, another: serves, ask: func(context.Context) error {
 			switch asked++; {
 			case asked == 1:
 				return nil
@@ -128,7 +162,7 @@ func TestAPauseIsNoSilence(t *testing.T) {
 			}
 			return errors.New("silent")
 		}}
-		if silent := asking.silent(ctx); silent != c.want {
+		if silent := asking.silent(ctx, 0); silent != c.want {
 			t.Errorf("%s: %v after %d questions", name, silent, asked)
 		}
 		cancel()

@@ -87,6 +87,11 @@ pub(crate) fn objects(cluster: &dyn Cluster) -> Result<Vec<Found>, Refused> {
     Ok(found)
 }
 
+/// Whether this is the DaemonSet of ktsnd, or one of its pods.
+pub(crate) fn is_daemon(value: &Value) -> bool {
+    value["metadata"]["labels"]["app.kubernetes.io/component"] == "daemon"
+}
+
 /// The release of Helm that owns one of the objects: its name and namespace.
 pub(crate) fn helm_release(objects: &[Found]) -> Option<(String, String)> {
     objects.iter().find_map(|object| {

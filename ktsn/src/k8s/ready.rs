@@ -20,8 +20,10 @@ pub(crate) struct NodeState {
     pub(crate) prefixes: String,
     /// Why it is not ready.
     pub(crate) reason: String,
-    /// The node's pod.
+    /// The pod of the node's agent.
     pub(crate) pod: String,
+    /// The pod of its ktsnd.
+    pub(crate) daemon: String,
 }
 
 /// The installation.
@@ -45,45 +47,46 @@ impl State {
     /// What the API server said.
     pub(crate) fn read(cluster: &dyn Cluster) -> Result<Option<Self>, Refused> {
         let find = |path: &str| {
-            let asked = format!("/apis/apps/v1/{path}?labelSelector=app.kubernetes.io%2Fname%3Dktsn");
-            Ok::<_, Refused>(cluster.list(&asked)?.into_iter().next())
+            cluster.list(&format!("/apis/apps/v1/{path}?labelSelector=app.kubernetes.io%2Fname%3Dktsn"))
         };
-        let Some(daemons) = find("daemonsets")? else { return Ok(None) };
-        let controller = find("deployments")?;
-        let namespace = daemons["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+        let sets = find("daemonsets")?;
+        let Some(first) = sets.first() else { return Ok(None) };
+        let controller = find("deployments")?.into_iter().next();
+        let namespace = first["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
         let pods = cluster.list(&format!(
-            "/api/v1/namespaces/{namespace}/pods?labelSelector=app.kubernetes.io%2Fname%3Dktsn%2Capp.kubernetes.io%2Fcomponent%3Dnode"
+            "/api/v1/namespaces/{namespace}/pods?labelSelector=app.kubernetes.io%2Fname%3Dktsn%2Capp.kubernetes.io%2Fcomponent%20in%20%28node%2Cdaemon%29"
         ))?;
         let nodes = cluster.list("/api/v1/nodes")?;
-        Ok(Some(Self::of(&daemons, controller.as_ref(), &pods, &nodes)))
+        Ok(Some(Self::of(&sets, controller.as_ref(), &pods, &nodes)))
     }
 
-    fn of(daemons: &Value, controller: Option<&Value>, pods: &[Value], nodes: &[Value]) -> Self {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let mut states: Vec<NodeState> = pods.iter().map(|pod| node_state(pod, nodes)).collect();
+    fn of(sets: &[Value], controller: Option<&Value>, pods: &[Value], nodes: &[Value]) -> Self {
+        let (daemons, agents): (Vec<&Value>, Vec<&Value>) =
+            pods.iter().partition(|pod| installed::is_daemon(pod));
+        // An older chart has ktsnd in the agent's pod.
+        let is_split = sets.iter().any(installed::is_daemon);
+        let mut states: Vec<NodeState> = agents
+            .iter()
+            .map(|agent| {
+                node_state(agent, if is_split { daemon_of(agent, &daemons) } else { Some(agent) }, nodes)
+            })
+            .collect();
         states.sort_by(|left, right| left.node.cmp(&right.node));
-        let status = &daemons["status"];
-        let count = |name: &str| status[name].as_u64().unwrap_or(0);
-        let is_seen = status["observedGeneration"] == daemons["metadata"]["generation"];
-        let wanted = count("desiredNumberScheduled");
         let is_down = |name: &str| {
             nodes.iter().any(|node| installed::name(node) == name && !installed::condition(node, "Ready"))
         };
         let down = states.iter().filter(|state| is_down(&state.node)).count() as u64;
         let controllers = controller.and_then(|one| one["status"]["readyReplicas"].as_u64()).unwrap_or(0);
-        let reason = if !is_seen || wanted == 0 {
-            "the DaemonSet's pods are being made".to_owned()
-        } else if count("updatedNumberScheduled") + down < wanted {
-            format!("{} of {wanted} nodes have this version", count("updatedNumberScheduled"))
-        } else if controllers == 0 {
-            "no ktsn-controller is ready".to_owned()
-        } else {
-            String::new()
-        };
+        let reason = sets.iter().find_map(|set| unfinished(set, down)).unwrap_or_else(|| match controllers {
+            0 => "no ktsn-controller is ready".to_owned(),
+            _ => String::new(),
+        });
         let works = states.iter().all(|state| state.ready || is_down(&state.node));
+        let metadata = sets.first().map_or(&Value::Null, |set| &set["metadata"]);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         Self {
-            namespace: text(&daemons["metadata"]["namespace"]),
-            version: text(&daemons["metadata"]["labels"]["app.kubernetes.io/version"]),
+            namespace: text(&metadata["namespace"]),
+            version: text(&metadata["labels"]["app.kubernetes.io/version"]),
             ready: reason.is_empty() && works && states.iter().any(|state| state.ready),
             nodes: states,
             controllers,
@@ -103,36 +106,64 @@ impl State {
     }
 }
 
-fn node_state(pod: &Value, nodes: &[Value]) -> NodeState {
-    let name = pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+/// Why a DaemonSet is not what it is to be, while `down` nodes are not Ready.
+fn unfinished(set: &Value, down: u64) -> Option<String> {
+    let status = &set["status"];
+    let count = |name: &str| status[name].as_u64().unwrap_or(0);
+    let (wanted, updated) = (count("desiredNumberScheduled"), count("updatedNumberScheduled"));
+    if status["observedGeneration"] != set["metadata"]["generation"] || wanted == 0 {
+        return Some(format!("the pods of DaemonSet {} are being made", installed::name(set)));
+    }
+    (updated + down < wanted)
+        .then(|| format!("{updated} of {wanted} nodes have this version of {}", installed::name(set)))
+}
+
+/// The pod of ktsnd on the agent's node: while one takes over from another, one that is Ready.
+fn daemon_of<'p>(agent: &Value, daemons: &[&'p Value]) -> Option<&'p Value> {
+    let here = daemons.iter().filter(|pod| pod["spec"]["nodeName"] == agent["spec"]["nodeName"]);
+    here.max_by_key(|pod| {
+        (pod["metadata"]["deletionTimestamp"].is_null(), installed::condition(pod, "Ready"))
+    })
+    .copied()
+}
+
+fn node_state(agent: &Value, daemon: Option<&Value>, nodes: &[Value]) -> NodeState {
+    let name = agent["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
     let node = nodes.iter().find(|node| installed::name(node) == name).cloned().unwrap_or_default();
     let slots = &node["status"]["allocatable"][installed::RESOURCE];
     let slots = slots.as_str().and_then(|text| text.parse().ok()).unwrap_or(0);
     let prefixes =
         node["metadata"]["annotations"]["ktsn.io/tsn-prefixes"].as_str().unwrap_or_default().to_owned();
-    let is_ready = installed::condition(pod, "Ready");
     let reason = if !installed::condition(&node, "Ready") {
         "the node is not Ready".to_owned()
-    } else if let Some(why) = waiting(pod) {
+    } else if let Some(why) = daemon.and_then(waiting).or_else(|| waiting(agent)) {
         why
-    } else if !is_ready {
+    } else if !daemon.is_some_and(|pod| installed::condition(pod, "Ready")) {
+        "ktsnd does not run".to_owned()
+    } else if !installed::condition(agent, "Ready") {
         "the agent is not ready".to_owned()
     } else if slots == 0 {
         format!("kubelet does not offer {} yet", installed::RESOURCE)
     } else {
         String::new()
     };
-    NodeState { node: name, ready: reason.is_empty(), slots, prefixes, reason, pod: installed::name(pod) }
+    NodeState {
+        node: name,
+        ready: reason.is_empty(),
+        slots,
+        prefixes,
+        reason,
+        pod: installed::name(agent),
+        daemon: daemon.map(installed::name).unwrap_or_default(),
+    }
 }
 
-/// The last lines of a pod's containers, for an error.
-pub(crate) fn last_words(cluster: &dyn Cluster, namespace: &str, pod: &str, containers: &[&str]) -> String {
+/// The last lines of a pod's container, for an error.
+pub(crate) fn last_words(cluster: &dyn Cluster, namespace: &str, pod: &str, container: &str) -> String {
     let mut said = String::new();
-    for container in containers {
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&tailLines=3");
-        for line in cluster.call(&["get", "--raw", &path], None).unwrap_or_default().lines() {
-            said.push_str(&format!("\n    {container}: {}", plain(line)));
-        }
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&tailLines=3");
+    for line in cluster.call(&["get", "--raw", &path], None).unwrap_or_default().lines() {
+        said.push_str(&format!("\n    {container}: {}", plain(line)));
     }
     said
 }
@@ -142,13 +173,17 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn daemons(updated: u64) -> Value {
-        json!({"metadata": {"namespace": "kube-system", "generation": 2, "labels": {"app.kubernetes.io/version": "0.1.0"}},
+    /// A DaemonSet of a component.
+    fn set(component: &str, updated: u64) -> Value {
+        let name = if component == "daemon" { "ktsnd" } else { "ktsn-node" };
+        json!({"metadata": {"name": name, "namespace": "kube-system", "generation": 2,
+                "labels": {"app.kubernetes.io/version": "0.1.0", "app.kubernetes.io/component": component}},
             "status": {"observedGeneration": 2, "desiredNumberScheduled": 2, "updatedNumberScheduled": updated}})
     }
 
-    fn pod(node: &str, status: &Value) -> Value {
-        json!({"metadata": {"name": format!("ktsn-node-{node}")}, "spec": {"nodeName": node}, "status": status})
+    fn pod(component: &str, node: &str, status: &Value) -> Value {
+        json!({"metadata": {"name": format!("{component}-{node}"), "labels": {"app.kubernetes.io/component": component}},
+            "spec": {"nodeName": node}, "status": status})
     }
 
     fn node(name: &str, ready: &str, slots: &str) -> Value {
@@ -157,43 +192,56 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_ready_with_its_pod_and_its_slots() {
+    fn the_chart_has_one_daemonset_for_each_part() {
+        let release = crate::k8s::chart::Release { namespace: "plant", service: "ktsn" };
+        let values = crate::k8s::chart::defaults().unwrap();
+        let objects = crate::k8s::chart::render(&values, &release, &[]).unwrap();
+        let mut sets: Vec<_> = objects
+            .iter()
+            .filter(|object| object.kind() == "DaemonSet")
+            .map(|set| {
+                let template = &set.value["spec"]["template"];
+                assert_eq!(
+                    installed::is_daemon(&set.value),
+                    installed::is_daemon(template),
+                    "{}",
+                    set.name()
+                );
+                let container = template["spec"]["containers"][0]["name"].as_str().unwrap();
+                (set.name(), container, installed::is_daemon(&set.value))
+            })
+            .collect();
+        sets.sort_unstable();
+        assert_eq!(sets, [("ktsn-node", "agent", false), ("ktsnd", "ktsnd", true)]);
+    }
+
+    #[test]
+    fn a_node_is_ready_with_its_pods_and_its_slots() {
         let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+        let crashes = json!({"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]});
         let controller = json!({"status": {"readyReplicas": 2}});
         let of = |updated, pods: &[Value], nodes: &[Value]| {
-            State::of(&daemons(updated), Some(&controller), pods, nodes)
+            State::of(&[set("node", 2), set("daemon", updated)], Some(&controller), pods, nodes)
         };
-        let (a, b) = (pod("a", &ready), pod("b", &ready));
-        let whole = of(2, &[b.clone(), a.clone()], &[node("a", "True", "64"), node("b", "True", "64")]);
+        let agents = [pod("node", "b", &ready), pod("node", "a", &ready)];
+        let with = |daemons: &[Value]| [&agents[..], daemons].concat();
+        let (a, b) = (pod("daemon", "a", &ready), pod("daemon", "b", &ready));
+        let both = [node("a", "True", "64"), node("b", "True", "64")];
+        let whole = of(2, &with(&[a.clone(), b.clone()]), &both);
         assert!(whole.ready && whole.line() == "2 of 2 nodes ready, 2 controllers", "{whole:?}");
         assert_eq!((whole.nodes[0].node.as_str(), whole.nodes[0].slots), ("a", 64));
+        assert_eq!((whole.nodes[0].pod.as_str(), whole.nodes[0].daemon.as_str()), ("node-a", "daemon-a"));
         for (state, word) in [
+            (of(1, &with(&[a.clone(), b.clone()]), &both), "1 of 2 nodes have this version of ktsnd"),
             (
-                of(1, &[a.clone(), b.clone()], &[node("a", "True", "64"), node("b", "True", "64")]),
-                "1 of 2 nodes have this version",
-            ),
-            (
-                of(2, &[a.clone(), b.clone()], &[node("a", "True", "64"), node("b", "True", "0")]),
+                of(2, &with(&[a.clone(), b.clone()]), &[node("a", "True", "64"), node("b", "True", "0")]),
                 "kubelet does not offer",
             ),
+            (of(2, &with(std::slice::from_ref(&a)), &both), "ktsnd does not run"),
+            (of(2, &with(&[a.clone(), pod("daemon", "b", &crashes)]), &both), "CrashLoopBackOff"),
             (
-                of(
-                    2,
-                    &[a.clone(), pod("b", &json!({}))],
-                    &[node("a", "True", "64"), node("b", "True", "64")],
-                ),
+                of(2, &[a.clone(), b.clone(), agents[0].clone(), pod("node", "a", &json!({}))], &both),
                 "agent is not ready",
-            ),
-            (
-                of(
-                    2,
-                    &[pod(
-                        "a",
-                        &json!({"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}),
-                    )],
-                    &[node("a", "True", "64")],
-                ),
-                "CrashLoopBackOff",
             ),
         ] {
             let reasons: String =
@@ -201,6 +249,16 @@ mod tests {
             assert!(!state.ready && reasons.contains(word), "{word}: {state:?}");
         }
         // A node that is down does not make the others wait.
-        assert!(of(1, &[a, b], &[node("a", "True", "64"), node("b", "Unknown", "64")]).ready);
+        let down = [node("a", "True", "64"), node("b", "Unknown", "64")];
+        assert!(of(1, &with(&[a.clone(), b.clone()]), &down).ready);
+        // Of two the one that ends is not looked at; an older chart has ktsnd in the agent's pod.
+        let mut ends = pod("daemon", "a", &ready);
+        ends["metadata"]["deletionTimestamp"] = json!("2026-11-27T16:00:00Z");
+        ends["metadata"]["name"] = json!("ends");
+        for two in [[ends.clone(), a.clone(), b.clone()], [a, ends, b]] {
+            assert_eq!(of(2, &with(&two), &both).nodes[0].daemon, "daemon-a");
+        }
+        let older = State::of(&[set("node", 2)], Some(&controller), &agents, &both);
+        assert!(older.ready && older.nodes[0].daemon == "node-a", "{older:?}");
     }
 }

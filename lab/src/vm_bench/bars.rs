@@ -12,6 +12,13 @@ use ktsn_measure::results::{CheckOutcome, Document, Ours, Published, Question, S
 const SOURCE: &str = "A. Garbugli, L. Rosa, L. Foschini, A. Corradi, P. Bellavista: A Framework for TSN-enabled Virtual Environments \
                       for Ultra-Low Latency 5G Scenarios. IEEE ICC 2022, pp. 5023-5028, doi:10.1109/icc45855.2022.9839193";
 
+/// How far from its transmit time a frame was at the tap, early or late.
+const OFF: &str = "wire_offset_magnitude_ns.p50";
+/// The most of etf's that ktsnd's may be.
+const OFF_MAX: f64 = 0.5;
+/// The most frames that ktsnd may lose, to those that etf loses.
+const LOST_MAX: f64 = 1.0;
+
 /// Figure, payload (none: all of them), of, to, value; our datapath.
 type Entry = (&'static str, Option<usize>, &'static str, Option<&'static str>, f64, Datapath);
 
@@ -63,7 +70,39 @@ pub(super) fn compare(document: &mut Document) {
             }
         }
     }
+    compare_keepers(document);
     document.published = published(document);
+}
+
+/// ktsnd in a guest against etf in a guest, both seen at the tap device of the publisher's guest.
+fn compare_keepers(document: &mut Document) {
+    let (of, to) = (path(Datapath::Bridge, Keeper::Ktsnd), path(Datapath::Bridge, Keeper::Etf));
+    for load in Load::ALL.map(Load::word) {
+        for payload_octets in document.payloads() {
+            let figure = |path: &str, metric: &str| {
+                document.all_rounds(path, payload_octets, Some(load)).and_then(|series| series.metric(metric))
+            };
+            let lost = figure(&to, "lost");
+            if figure(&of, OFF).is_none() || figure(&to, OFF).is_none() {
+                continue;
+            }
+            let mut ask = |metric, bar| {
+                document.compare(&Question {
+                    metric,
+                    payload_octets,
+                    load: Some(load),
+                    of: &of,
+                    to: Some(&to),
+                    bar: Some(bar),
+                })
+            };
+            ask(OFF, OFF_MAX);
+            // Where etf lost none there is no ratio.
+            if lost.is_some_and(|count| count > 0.0) {
+                ask("lost", LOST_MAX);
+            }
+        }
+    }
 }
 
 fn published(document: &Document) -> Vec<Published> {

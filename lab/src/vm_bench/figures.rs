@@ -100,8 +100,9 @@ pub(super) fn figures(
         };
         let label = Label { row, payload, round };
         let arrived = of_payload(&listened);
-        let (run, mut series) = label.series(plan, &talk, &talked, &arrived);
         let taps = left.taps.as_ref().map(|taps| [of_payload(&taps[0]), of_payload(&taps[1])]);
+        let tapped = taps.as_ref().map_or(&[][..], |[near, _]| near);
+        let (run, mut series) = label.series(plan, &talk, &talked, tapped, &arrived);
         series.taps_ns = taps.as_ref().and_then(|[near, far]| between(near, far));
         series.dropped = near;
         series.load_bit_rate = left.load_bit_rate;
@@ -185,13 +186,16 @@ impl Label {
         plan: &Plan,
         talk: &talker::Summary,
         talked: &[TalkRecord],
+        tapped: &[ArrivalRecord],
         listened: &[ArrivalRecord],
     ) -> (RunRecords, Series) {
         let Self { row, payload, round } = *self;
         let has_guests = row.datapath != Datapath::NoVm;
         let has_own_clocks = has_own_clocks(plan, row);
         // The publisher's own call is the hand-over only where it keeps the time itself.
-        let (mut records, counts) = records::join(talked, &[], listened, row.keeper == Keeper::Send);
+        // The tap has the host's clock: it says nothing of a time that a guest's own clock asked for.
+        let tapped = if has_own_clocks { &[] } else { tapped };
+        let (mut records, counts) = records::join(talked, tapped, listened, row.keeper == Keeper::Send);
         if has_own_clocks {
             align(&mut records);
         }
@@ -211,8 +215,11 @@ impl Label {
             (true, true) => OWN_CLOCKS,
             (true, false) => &followed,
         };
+        let off =
+            |record: &Record| Some(Nanos::new(record.wire_at?.since(record.tx_time).get().saturating_abs()));
         let mut series = Series {
             load,
+            wire_offset_magnitude_ns: Statistics::of(run.records.iter().filter_map(off)),
             accelerator: has_guests.then(|| plan.choice.accelerator.to_string()),
             clock: Some(clock.to_owned()),
             talker_cpu_ratio: Some(talk.cpu_ratio),

@@ -120,6 +120,8 @@ fn describe(plan: &Plan, document: &mut Document) {
                   cases latency is received_at - tx_time; own: guests have clocks of their own, and a frame's latency is known \
                   above the fastest frame of its row only, an offset and a constant drift removed",
         "taps": "bridge: from the publisher's tap device to the subscriber's, by the host's clock",
+        "wire_at": "bridge: the kernel's stamp at the publisher's tap device, by the host's clock, which the guests' clocks follow",
+        "wire_offset_magnitude": "the wire offset without its sign: too early is as wrong as too late",
         "void_rule": VOID_RULE,
     }));
 }

@@ -138,6 +138,32 @@ fn guests_are_compared_with_guests_only() {
 }
 
 #[test]
+fn ktsnd_in_a_guest_is_held_against_etf_at_the_tap() {
+    let of = |keeper: &str, off: Option<i64>, lost: u64| Series {
+        wire_offset_magnitude_ns: off.map(|p50| Statistics { p50, ..Statistics::default() }),
+        lost: Some(lost),
+        ..series(&format!("bridge-{keeper}"), Some("tcg"), 300_000)
+    };
+    let compared = |series: Vec<Series>| -> Vec<_> {
+        let mut document = Document::new("vm", Vec::new());
+        document.series = series;
+        bars::compare(&mut document);
+        document.comparisons.into_iter().map(|one| (one.metric, one.ratio, one.holds)).collect()
+    };
+    let off = "wire_offset_magnitude_ns.p50".to_owned();
+    assert_eq!(
+        compared(vec![of("etf", Some(400), 20), of("ktsnd", Some(100), 30)]),
+        [(off.clone(), Some(0.25), Some(true)), ("lost".to_owned(), Some(1.5), Some(false))]
+    );
+    // No ratio to nothing, and none where the guests have clocks of their own.
+    assert_eq!(
+        compared(vec![of("etf", Some(400), 0), of("ktsnd", Some(300), 0)]),
+        [(off, Some(0.75), Some(false))]
+    );
+    assert!(compared(vec![of("etf", None, 20), of("ktsnd", None, 30)]).is_empty());
+}
+
+#[test]
 fn a_lost_frame_without_a_reason_is_a_violation() {
     let mut document = Document::new("vm", Vec::new());
     document.checks = vec![

@@ -138,6 +138,8 @@ series! {
     transmit_error_ns: Statistics,
     /// `wire_at − tx_time`.
     wire_offset_ns: Statistics,
+    /// `vm`: magnitude of `wire_at − tx_time`, since etf also sends early.
+    wire_offset_magnitude_ns: Statistics,
     /// `received_at − tx_time`.
     latency_ns: Statistics,
     /// Latency above that of the row's fastest frame, where the ends have clocks of their own.

@@ -13,9 +13,9 @@ from .cluster import condition
 from .ktsn import NAMESPACE, addresses, deployment, kill, network, workload
 from .space import Failed, until
 
-# A stream of so many seconds outlives the update of both nodes. The new pod begins after the old one's end: a second; 0.3 s are wished
-# (docs/design/kubernetes.md, Rolling updates).
-UPDATE_SECONDS, UPDATE_GAP_MAX = 20, 3
+# A stream of so many seconds outlives the update of both nodes; at most so many seconds pass from one ktsnd to the next.
+UPDATE_SECONDS, UPDATE_GAP_MAX = 30, 0.3
+DAEMONS = ("ktsnd", "ktsn-node")
 
 
 class Faults(Cases):
@@ -36,25 +36,28 @@ class Faults(Cases):
         if self.judges_times:
             expect(gap <= 1, f"traffic stood still for {gap:.2f} s")
             expect(lost * PERIOD <= 1, f"{lost} frames lost: more than a second of them")
-        expect(self.ktsn.restarts() == before, f"restarted: {set(self.ktsn.restarts().items()) - set(before.items())}")
+        # A pod of a case before may go meanwhile.
+        restarted = set(self.ktsn.restarts().items()) - set(before.items())
+        expect(not restarted, f"restarted: {restarted}")
         self.ktsn.wait_ready()
         lost, _ = Stream(self.ktsn, 1).end()
         expect(lost == 0, f"{lost} frames lost after ktsnd was ready again")
         return gap
 
     def rolling_update(self):
-        """A rolling update of the DaemonSet and its rollback under traffic: each lost frame is counted, none is early, no other pod is restarted."""
+        """A rolling update of both DaemonSets and its rollback under traffic: each lost frame is counted, none is early, no other pod is restarted."""
         node, before = self.cluster.nodes[0], self.users()
         for verb, words in (("update", ("restart",)), ("rollback", ("undo",))):
-            pod, absent = self.ktsn.pods()[node.name]["metadata"]["uid"], self.absent(node)
+            pods, absent = self.parts(node), self.absent(node)
             stream = Stream(self.ktsn, UPDATE_SECONDS)
-            self.cluster.kubectl("rollout", *words, "-n", NAMESPACE, "daemonset/ktsn-node")
-            self.cluster.kubectl("rollout", "status", "-n", NAMESPACE, "daemonset/ktsn-node", "--timeout=60s", seconds=70)
+            self.cluster.kubectl("rollout", *words, "-n", NAMESPACE, *(f"daemonset/{name}" for name in DAEMONS))
+            for name in DAEMONS:
+                self.cluster.kubectl("rollout", "status", "-n", NAMESPACE, f"daemonset/{name}", "--timeout=60s", seconds=70)
             lost, gap = stream.end()
             early = sum(int(row["received_at"]) < int(row["tx_time"]) for row in stream.rows)
             counted = self.absent(node) - absent
             print(f"       {verb}: longest gap {gap:.3f} s, {lost} of {stream.frames} frames lost, {counted} counted, {early} early", flush=True)
-            expect(self.ktsn.pods()[node.name]["metadata"]["uid"] != pod, f"{verb}: the pod on {node.name} is the one before")
+            expect(not pods & self.parts(node), f"{verb}: a pod on {node.name} is the one before")
             expect(early == 0, f"{verb}: {early} frames were early")
             expect(lost == counted, f"{verb}: {lost} frames lost, {counted} counted as daemon_absent; " + self.dropped())
             if self.judges_times:
@@ -62,9 +65,13 @@ class Faults(Cases):
         expect(self.users() == before, f"pods or restarts changed: {set(self.users().items()) ^ set(before.items())}")
         self.traffic()
 
+    def parts(self, node):
+        """The pods of a node's ktsnd and agent."""
+        return {self.ktsn.pods(component)[node.name]["metadata"]["uid"] for component in ("daemon", "node")}
+
     def users(self):
         """How often each container of a pod that is not KTSN's was started again, by the pod's UID."""
-        pods = [pod for pod in self.cluster.api.list("Pod", None) if not pod["metadata"]["name"].startswith("ktsn-")]
+        pods = [pod for pod in self.cluster.api.list("Pod", None) if not pod["metadata"]["name"].startswith("ktsn")]
         return {(pod["metadata"]["uid"], status["name"]): status["restartCount"]
                 for pod in pods for status in pod.get("status", {}).get("containerStatuses", [])}
 
@@ -115,7 +122,7 @@ class Faults(Cases):
         nowhere = {"spec": {"template": {"spec": {"nodeSelector": {"ktsn-e2e": "nowhere"}}}}}
         self.patch_daemons(nowhere)
         try:
-            until(lambda: not self.ktsn.pods(), 60, "the DaemonSet's pods are gone")
+            until(lambda: not self.ktsn.pods() and not self.ktsn.pods("daemon"), 60, "the DaemonSets' pods are gone")
             self.gone("orphan")
         finally:
             nowhere["spec"]["template"]["spec"]["nodeSelector"]["ktsn-e2e"] = None
@@ -128,7 +135,8 @@ class Faults(Cases):
         self.traffic()
 
     def patch_daemons(self, patch):
-        self.cluster.api.merge("DaemonSet", "ktsn-node", patch, NAMESPACE)
+        for name in DAEMONS:
+            self.cluster.api.merge("DaemonSet", name, patch, NAMESPACE)
 
     def node_rebooted(self):
         """The receiving node loses power: workloads come back with their interfaces, and nothing of the old pods stays.

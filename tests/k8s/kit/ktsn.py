@@ -26,26 +26,28 @@ class Ktsn:
         self.cluster = cluster
 
     def pods(self, component="node"):
-        """{node: pod} of a component."""
+        """{node: pod} of a component; of two on a node, the one that does not end."""
         found = self.cluster.api.list("Pod", NAMESPACE, f"app.kubernetes.io/component={component}")
+        found.sort(key=lambda pod: "deletionTimestamp" not in pod["metadata"])
         return {pod["spec"].get("nodeName"): pod for pod in found}
 
     def wait_ready(self, seconds=90):
         def ready():
-            pods = self.pods()
-            nodes = all(node.name in pods and condition(pods[node.name], "Ready") for node in self.cluster.nodes)
+            parts = self.pods(), self.pods("daemon")
+            nodes = all(node.name in pods and condition(pods[node.name], "Ready") for pods in parts for node in self.cluster.nodes)
             return nodes and any(condition(pod, "Ready") for pod in self.pods("controller").values())
         until(ready, seconds, lambda: "KTSN ready on both nodes: " + self.why())
 
     def why(self):
         """What the parts say, for an error."""
         told = []
-        for name, pod in self.pods().items():
-            for container in ("ktsnd", "agent"):
-                words = ("logs", "-n", NAMESPACE, pod["metadata"]["name"], "-c", container, "--tail=6")
-                for which in ((), ("--previous",)):
-                    log = self.cluster.kubectl(*words, *which, check=False)
-                    told.append(f"{name} {container} {' '.join(which)}: {log.stdout}{log.stderr}")
+        pods = [(name, pod, container) for component, container in (("daemon", "ktsnd"), ("node", "agent"))
+                for name, pod in self.pods(component).items()]
+        for name, pod, container in pods:
+            words = ("logs", "-n", NAMESPACE, pod["metadata"]["name"], "-c", container, "--tail=6")
+            for which in ((), ("--previous",)):
+                log = self.cluster.kubectl(*words, *which, check=False)
+                told.append(f"{name} {container} {' '.join(which)}: {log.stdout}{log.stderr}")
             states = [status.get("state") for status in pod.get("status", {}).get("containerStatuses", [])]
             told.append(f"{name}: {json.dumps(states)}")
         events = self.cluster.kubectl("get", "events", "-n", NAMESPACE, "--sort-by=.lastTimestamp", check=False).stdout

@@ -219,7 +219,7 @@ impl Test<'_> {
             .nodes
             .iter()
             .find(|state| state.node == node)
-            .map(|state| state.pod.clone())
+            .map(|state| state.daemon.clone())
             .unwrap_or_default();
         let words =
             ["exec", "-n", &self.state.namespace, &pod, "-c", "ktsnd", "--", "ktsn", "status", "--json"];

@@ -244,7 +244,11 @@ fn why(cluster: &dyn Cluster, state: &State, patience: Duration) -> String {
     let mut text = format!("not ready within {} s: {}", patience.as_secs(), state.line());
     for node in state.nodes.iter().filter(|node| !node.ready).take(3) {
         text.push_str(&format!("\n  node {}: {}", node.node, node.reason));
-        text.push_str(&last_words(cluster, &state.namespace, &node.pod, &["agent", "ktsnd"]));
+        for (pod, container) in [(&node.pod, "agent"), (&node.daemon, "ktsnd")] {
+            if !pod.is_empty() {
+                text.push_str(&last_words(cluster, &state.namespace, pod, container));
+            }
+        }
     }
     text.push_str(
         "\n  `ktsn k8s status --wait` waits longer; `ktsn k8s uninstall` takes everything away again",

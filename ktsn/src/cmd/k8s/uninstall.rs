@@ -52,7 +52,9 @@ pub(super) fn run(cluster: &dyn Cluster, args: &UninstallArgs) -> Result<(), Fai
             "Helm's release {name} owns KTSN: run `helm uninstall {name} -n {namespace}`, then this again to clear the nodes"
         )));
     }
-    let daemons = objects.iter().find(|object| object.kind == "daemonset");
+    // The agent's: its arguments say which directories the nodes have.
+    let daemons =
+        objects.iter().find(|object| object.kind == "daemonset" && !installed::is_daemon(&object.value));
     let mut values = installed_values(daemons.map(|found| &found.value))?;
     if daemons.is_none() || args.images.registry.is_some() || args.images.tag.is_some() {
         values["images"]["node"] = args.images.reference("node").into();
@@ -235,7 +237,8 @@ mod tests {
     const NODES: &str = r#"{"items": [{"metadata": {"name": "n1", "annotations": {"ktsn.io/vtep": "{}"}},
         "status": {"nodeInfo": {"operatingSystem": "linux", "architecture": "amd64"}, "conditions": [{"type": "Ready", "status": "True"}]}},
         {"metadata": {"name": "n2"}, "status": {"nodeInfo": {"operatingSystem": "linux", "architecture": "amd64"}}}]}"#;
-    const DAEMONS: &str = r#"{"items": [{"metadata": {"name": "ktsn-node", "namespace": "plant"}, "spec": {"template": {"spec": {"containers":
+    const DAEMONS: &str = r#"{"items": [{"metadata": {"name": "ktsnd", "namespace": "plant", "labels": {"app.kubernetes.io/component": "daemon"}}},
+        {"metadata": {"name": "ktsn-node", "namespace": "plant"}, "spec": {"template": {"spec": {"containers":
         [{"name": "agent", "image": "r/ktsn-node:9", "imagePullPolicy": "Never", "args": ["--run-dir=/run/ktsn"]}]}}}}]}"#;
 
     fn args(words: &[&str]) -> UninstallArgs {
