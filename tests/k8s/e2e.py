@@ -156,7 +156,7 @@ def whole(run, args):
         run.note("two nodes are Ready, Flannel between them", "passed", seconds=time.monotonic() - begun)
         ktsn = Ktsn(cluster)
         experiment, lifecycle = Experiment(ktsn, args.programs, args.out), Lifecycle(ktsn, args.programs, not args.quick)
-        for name in ("refused_first", "install", "connectivity", "rt_check", "installed_again"):
+        for name in ("refused_first", "install", "connectivity", "rt_check", "installed_again", "wrong_update"):
             if run.count("failed") == 0:
                 run.step(told(getattr(lifecycle, name)), getattr(lifecycle, name))
         if run.count("failed") == 0:

@@ -43,6 +43,7 @@ const (
 	partDaemon   = "ktsnd"
 	partPlugin   = "device-plugin"
 	partInstall  = "install"
+	partVersion  = "version"
 	partOverlay  = "overlay"
 	partPolicy   = "policies"
 	partRestrict = "restrictions"
@@ -94,7 +95,7 @@ func New(config Config, api kube.API, reviews kube.Reviews, custom dynamic.Inter
 	}, installer)
 	a := &Agent{
 		config: config, kube: api, reviews: reviews, dynamic: custom, daemon: daemon, plugin: plugin, installer: installer, network: network,
-		parts:          newParts(partAPI, partDaemon, partPlugin, partInstall, partPolicy, partRestrict),
+		parts:          newParts(partAPI, partDaemon, partPlugin, partInstall, partVersion, partPolicy, partRestrict),
 		overlayChanged: make(chan struct{}, 1), policyChanged: make(chan struct{}, 1), restrictChanged: make(chan struct{}, 1),
 		patience: podwatch.NewPatience(unloadedAfter), others: newOtherPolicies(), beats: newBeats(),
 	}

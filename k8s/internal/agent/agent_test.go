@@ -42,6 +42,7 @@ type daemon struct {
 	nodeapi.NodeClient
 	mutex    sync.Mutex
 	down     bool
+	older    bool // than the agent
 	stuck    bool
 	schedule *nodeapi.ScheduleState
 	policies map[string]*nodeapi.AttachmentPolicy // said last, by attachment
@@ -93,6 +94,15 @@ func (d *daemon) set(down bool) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	d.down = down
+}
+
+func (d *daemon) Compatible(context.Context) error {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.older {
+		return &nodeapi.Error{Code: codes.FailedPrecondition, Text: "ktsnd is version 0.0.9"}
+	}
+	return nil
 }
 
 var errDown = errors.New("ktsnd is not running")
@@ -270,6 +280,30 @@ func TestFilesAndReadinessWithoutAnOverlay(t *testing.T) {
 	if b.get("/livez") != "ok\n" {
 		t.Error("/livez")
 	}
+}
+
+// The agent is updated before ktsnd: the node's tsn-cni stays that of ktsnd, and the agent is not ready, until ktsnd follows.
+func TestThePluginWaitsForKtsnd(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0))
+	b.daemon.older = true
+	path := filepath.Join(b.config.CNIBinDir, "tsn-cni")
+	if err := os.WriteFile(path, []byte("older"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.eventually("the reason", func() bool {
+		return strings.Contains(b.get("/readyz"), "waits for ktsnd's update: ktsnd is version 0.0.9")
+	})
+	if text, err := os.ReadFile(path); err != nil || string(text) != "older" {
+		t.Errorf("%s, %v", text, err)
+	}
+	b.daemon.mutex.Lock()
+	b.daemon.older = false
+	b.daemon.mutex.Unlock()
+	b.eventually("the new one", func() bool {
+		text, err := os.ReadFile(path)
+		return err == nil && string(text) == "tsn-cni" && !strings.Contains(b.get("/readyz"), "update")
+	})
 }
 
 func (b *bench) get(path string) string {

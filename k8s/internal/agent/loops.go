@@ -149,12 +149,31 @@ func (a *Agent) writeNodeFile(change func(*nodefile.Node)) {
 	}
 }
 
+// skew is an error while the node's ktsnd has another version than this agent.
+func (a *Agent) skew(ctx context.Context) error {
+	daemon, ok := a.daemon.(interface{ Compatible(context.Context) error })
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthMax)
+	defer cancel()
+	// One that does not answer is a fault of another part.
+	if err := daemon.Compatible(ctx); nodeapi.CodeOf(err) == codes.FailedPrecondition {
+		return fmt.Errorf("tsn-cni of version %s waits for ktsnd's update: %w", nodeapi.Version, err)
+	}
+	return nil
+}
+
 func (a *Agent) installLoop(ctx context.Context) {
 	pause := installEvery
-	a.every(ctx, partInstall, func() time.Duration { return pause }, nil, func(context.Context) {
-		err := a.installer.Install()
+	a.every(ctx, partInstall, func() time.Duration { return pause }, nil, func(ctx context.Context) {
+		// The node's tsn-cni serves pods with a ktsnd of its own version, and goes on with that. The agent is not ready meanwhile: where
+		// ktsnd's update stops, so does the agents'.
+		skew := a.skew(ctx)
+		a.setPart(partVersion, skew)
+		err := a.installer.Install(skew == nil)
 		a.setPart(partInstall, err)
-		if pause = installEvery; err != nil {
+		if pause = installEvery; err != nil || skew != nil {
 			pause = installRetry
 		}
 	})

@@ -130,7 +130,8 @@ func (s *scheduler) check(ctx context.Context, schedule *v1alpha1.GateSchedule, 
 	// An older ktsnd does not know check_only, and would apply.
 	if same, ok := s.daemon.(interface{ Compatible(context.Context) error }); ok {
 		if err := same.Compatible(ctx); err != nil {
-			return refusal(schedule, of, err, port)
+			// An update ends that.
+			return answerTo(schedule, of, rollout.StateFailed, err.Error(), port)
 		}
 	}
 	request := requestOf(schedule, of, port)

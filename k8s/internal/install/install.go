@@ -75,17 +75,17 @@ type Installer struct {
 
 // stamp says whether a file was changed: what the kernel changes with its contents, its mode or its name.
 type stamp struct {
-	inode, octets uint64
-	changed       syscall.Timespec
+	device, inode, octets uint64
+	changed               syscall.Timespec
 }
 
 // stampOf a file; the zero stamp where there is none.
 func stampOf(path string) stamp {
 	var found syscall.Stat_t
-	if err := syscall.Lstat(path, &found); err != nil {
+	if err := syscall.Stat(path, &found); err != nil {
 		return stamp{}
 	}
-	return stamp{inode: found.Ino, octets: uint64(found.Size), changed: found.Ctim}
+	return stamp{device: found.Dev, inode: found.Ino, octets: uint64(found.Size), changed: found.Ctim}
 }
 
 // New makes an installer; it does nothing yet.
@@ -96,13 +96,18 @@ func New(config Config) *Installer {
 	return &Installer{config: config}
 }
 
-// Install copies the image's files to the node. It is repeated now and then: it leaves right files alone and repairs changed ones.
-func (i *Installer) Install() error {
+// Install copies the image's files to the node, tsn-cni only if it is wanted. It is repeated now and then: it leaves right files alone and
+// repairs changed ones.
+func (i *Installer) Install(hasPlugin bool) error {
 	if i.config.From == "" {
 		_, err := i.current()
 		return err
 	}
-	return errors.Join(i.library(), i.plugin(), i.configuration())
+	err := errors.Join(i.library(), i.configuration())
+	if hasPlugin {
+		err = errors.Join(err, i.plugin())
+	}
+	return err
 }
 
 func (i *Installer) library() error {

@@ -61,7 +61,7 @@ func (n *node) write(path, text string) {
 
 func (n *node) install() {
 	n.t.Helper()
-	if err := n.installer.Install(); err != nil {
+	if err := n.installer.Install(true); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -129,6 +129,21 @@ func TestInstallPutsEverythingInPlace(t *testing.T) {
 	}
 }
 
+// A tsn-cni that is not wanted leaves the node's as it is.
+func TestThePluginStaysWhileAnotherKtsndServes(t *testing.T) {
+	n := newNode(t)
+	n.install()
+	n.image("library two", "plugin two")
+	n.installer = New(n.config)
+	if err := n.installer.Install(false); err != nil {
+		t.Fatal(err)
+	}
+	n.want(filepath.Join(n.config.CNIBinDir, Plugin), "plugin one", 0o755)
+	n.want(filepath.Join(n.folder(), Library), "library two", 0o755)
+	n.install()
+	n.want(filepath.Join(n.config.CNIBinDir, Plugin), "plugin two", 0o755)
+}
+
 // What is right is not unpacked again: it would be, and fail, where the image's file is damaged. A changed file is put right.
 func TestOnlyAChangedPluginIsUnpacked(t *testing.T) {
 	n := newNode(t)
@@ -151,10 +166,11 @@ func TestOnlyAChangedPluginIsUnpacked(t *testing.T) {
 		n.install()
 		n.install()
 		n.write(filepath.Join(n.config.From, packed), "damaged")
+		time.Sleep(20 * time.Millisecond) // older kernels stamp changes by their tick
 		if err := change(); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.installer.Install(); err == nil {
+		if err := n.installer.Install(true); err == nil {
 			t.Errorf("%s: not seen", name)
 		}
 		n.write(filepath.Join(n.config.From, packed), string(whole))
@@ -238,7 +254,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	} {
 		n := newNode(t)
 		c.damage(n)
-		if err := New(n.config).Install(); err == nil || !strings.Contains(err.Error(), c.text) {
+		if err := New(n.config).Install(true); err == nil || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

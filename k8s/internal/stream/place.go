@@ -115,7 +115,7 @@ func (w *World) locate(p *place) {
 		return
 	}
 	if len(p.talkers) == 0 {
-		p.waits = fmt.Sprintf("ktsnd has no interface %sof pod %s: has the pod a network of tsn-cni, and are ktsnd and ktsn-node ready on this node?",
+		p.waits = fmt.Sprintf("ktsnd has no interface %sof pod %s: has the pod a network of tsn-cni, and is ktsn-node ready on this node?",
 			strings.TrimPrefix(spec.Talker.InterfaceName+" ", " "), shown(p.missing))
 		if p.node.Report.Left > 0 {
 			p.waits = fmt.Sprintf("the node has %d more talkers than it can report", p.node.Report.Left)

@@ -196,6 +196,16 @@ fn ranges(facts: &Facts, wish: &Wish<'_>, verdict: &mut Verdict) {
     }
 }
 
+/// Who else applied an older chart's DaemonSet, which has ktsnd in the agent's pod: a server-side apply takes away only what is its own.
+fn other_owner(set: &Value) -> Option<String> {
+    let managers = set["metadata"]["managedFields"].as_array()?;
+    let other = managers.iter().find(|one| {
+        let owned = &one["fieldsV1"]["f:spec"]["f:template"]["f:spec"]["f:containers"];
+        one["manager"] != "ktsn" && !owned["k:{\"name\":\"ktsnd\"}"].is_null()
+    })?;
+    other["manager"].as_str().map(str::to_owned)
+}
+
 fn earlier(facts: &Facts, wish: &Wish<'_>, verdict: &mut Verdict) {
     if let Some((name, namespace)) = installed::helm_release(&facts.objects) {
         verdict.faults.push(format!(
@@ -203,7 +213,17 @@ fn earlier(facts: &Facts, wish: &Wish<'_>, verdict: &mut Verdict) {
         ));
         return;
     }
-    let daemons = facts.objects.iter().find(|object| object.kind == "daemonset");
+    let daemons = facts
+        .objects
+        .iter()
+        .find(|object| object.kind == "daemonset" && !installed::is_daemon(&object.value));
+    if let Some(manager) = daemons.and_then(|object| other_owner(&object.value)) {
+        verdict.faults.push(format!(
+            "{manager} owns ktsnd's container in DaemonSet ktsn-node, so it would stay there: `kubectl delete daemonset ktsn-node -n {}` \
+             first; frames stop until the new pods run",
+            wish.namespace
+        ));
+    }
     let elsewhere = facts
         .objects
         .iter()
@@ -343,6 +363,30 @@ mod tests {
         assert_eq!(verdict.nodes, ["node1"]);
         assert!(verdict.notes[0].contains("node2 is not Ready"), "{verdict:?}");
         assert!(verdict.notes[1].contains("node arm is skipped: it is linux/arm64"), "{verdict:?}");
+    }
+
+    #[test]
+    fn a_container_that_another_manager_keeps_is_a_fault() {
+        let owns = |manager: &str, container: &str| {
+            let owned = json!({format!("k:{{\"name\":\"{container}\"}}"): {}});
+            let fields = json!({"f:spec": {"f:template": {"f:spec": {"f:containers": owned}}}});
+            object(
+                "daemonset",
+                "kube-system",
+                &json!({"managedFields": [{"manager": manager, "fieldsV1": fields}]}),
+            )
+        };
+        for (object, is_fault) in [
+            (owns("kubectl", "ktsnd"), true),
+            (owns("ktsn", "ktsnd"), false),
+            (owns("kubectl", "agent"), false),
+        ] {
+            let faults = judged(&Facts { objects: vec![object], ..facts() }, "10.99.0.0/16").faults;
+            assert_eq!(
+                faults.iter().any(|fault| fault.contains("kubectl delete daemonset ktsn-node")),
+                is_fault
+            );
+        }
     }
 
     #[test]

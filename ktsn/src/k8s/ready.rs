@@ -38,6 +38,8 @@ pub(crate) struct State {
     pub(crate) ready: bool,
     /// Why not, beside the nodes' reasons.
     pub(crate) reason: String,
+    /// A pod of ktsnd's update that does not run, while the one before serves.
+    pub(crate) failing: String,
 }
 
 impl State {
@@ -77,10 +79,15 @@ impl State {
         };
         let down = states.iter().filter(|state| is_down(&state.node)).count() as u64;
         let controllers = controller.and_then(|one| one["status"]["readyReplicas"].as_u64()).unwrap_or(0);
-        let reason = sets.iter().find_map(|set| unfinished(set, down)).unwrap_or_else(|| match controllers {
+        let failing = daemons.iter().find_map(|pod| Some((installed::name(pod), not_running(pod)?)));
+        let unfinished = sets.iter().find_map(|set| unfinished(set, down));
+        let mut reason = unfinished.unwrap_or_else(|| match controllers {
             0 => "no ktsn-controller is ready".to_owned(),
             _ => String::new(),
         });
+        if let (false, Some((pod, why))) = (reason.is_empty(), &failing) {
+            reason.push_str(&format!("; pod {pod}: {why}"));
+        }
         let works = states.iter().all(|state| state.ready || is_down(&state.node));
         let metadata = sets.first().map_or(&Value::Null, |set| &set["metadata"]);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -91,6 +98,7 @@ impl State {
             nodes: states,
             controllers,
             reason,
+            failing: failing.map(|(pod, _)| pod).unwrap_or_default(),
         }
     }
 
@@ -116,6 +124,22 @@ fn unfinished(set: &Value, down: u64) -> Option<String> {
     }
     (updated + down < wanted)
         .then(|| format!("{updated} of {wanted} nodes have this version of {}", installed::name(set)))
+}
+
+/// Why a pod that is to stay does not run: its containers, or that no node takes it.
+fn not_running(pod: &Value) -> Option<String> {
+    if !pod["metadata"]["deletionTimestamp"].is_null() {
+        return None;
+    }
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let refused = conditions
+        .filter(|one| one["type"] == "PodScheduled" && one["status"] == "False")
+        .find_map(|one| one["message"].as_str());
+    let mut statuses = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+    let ended = statuses.find_map(|status| status["state"]["terminated"]["exitCode"].as_i64());
+    waiting(pod)
+        .or_else(|| ended.map(|status| format!("ended with status {status}")))
+        .or_else(|| refused.map(plain))
 }
 
 /// The pod of ktsnd on the agent's node: while one takes over from another, one that is Ready.
@@ -247,6 +271,22 @@ mod tests {
             let reasons: String =
                 state.nodes.iter().map(|node| node.reason.clone()).chain([state.reason.clone()]).collect();
             assert!(!state.ready && reasons.contains(word), "{word}: {state:?}");
+        }
+        // The reason of an update that fails is shown, though the pod before serves the node; so is that of a pod without a node.
+        let mut fails = pod("daemon", "b", &crashes);
+        fails["metadata"]["name"] = json!("fails");
+        let full = json!({"conditions": [{"type": "PodScheduled", "status": "False", "message": "Insufficient cpu"}]});
+        let mut pending = pod("daemon", "", &full);
+        pending["metadata"]["name"] = json!("pending");
+        let ended = json!({"containerStatuses": [{"state": {"terminated": {"exitCode": 2}}}]});
+        for (update, name, word) in [
+            (fails, "fails", "CrashLoopBackOff"),
+            (pending, "pending", "Insufficient cpu"),
+            (pod("daemon", "b", &ended), "daemon-b", "ended with status 2"),
+        ] {
+            let state = of(1, &with(&[a.clone(), update, b.clone()]), &both);
+            assert!(!state.ready && state.nodes.iter().all(|node| node.ready), "{state:?}");
+            assert!(state.failing == name && state.reason.contains(word), "{state:?}");
         }
         // A node that is down does not make the others wait.
         let down = [node("a", "True", "64"), node("b", "Unknown", "64")];

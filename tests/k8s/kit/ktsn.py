@@ -26,9 +26,9 @@ class Ktsn:
         self.cluster = cluster
 
     def pods(self, component="node"):
-        """{node: pod} of a component; of two on a node, the one that does not end."""
+        """{node: pod} of a component; of two on a node, the one that is Ready and does not end."""
         found = self.cluster.api.list("Pod", NAMESPACE, f"app.kubernetes.io/component={component}")
-        found.sort(key=lambda pod: "deletionTimestamp" not in pod["metadata"])
+        found.sort(key=lambda pod: ("deletionTimestamp" not in pod["metadata"], bool(condition(pod, "Ready"))))
         return {pod["spec"].get("nodeName"): pod for pod in found}
 
     def wait_ready(self, seconds=90):

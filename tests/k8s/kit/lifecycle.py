@@ -151,6 +151,19 @@ class Lifecycle:
         self.ktsn("install", "--cidr", RANGES, "--values", str(self.cluster.directory / "values.yaml"), "--set", "controller.log=debug")
         expect(before == generations(), f"the DaemonSets' generations were {before} and are {generations()}")
 
+    def wrong_update(self):
+        """An update with a wrong configuration: the ktsnd before goes on serving, the error names the field, and the right values mend it."""
+        serving = [self.deployed.daemon(node) for node in self.cluster.nodes]
+        values = ("install", "--cidr", RANGES, "--values", str(self.cluster.directory / "values.yaml"))
+        status, output = self.ktsn(*values, "--set", "ktsnd.config=[[port]]\nspeed = 9\n", "--timeout", "15s", check=False)
+        expect(status == 1 and "speed" in output and "2 of 2 nodes ready" in output, f"exit status {status}: {output}")
+        status, output = self.ktsn("status", check=False)
+        expect(status == 1 and "nodes have this version of ktsnd" in output, f"exit status {status}: {output}")
+        self.ktsn(*values)
+        self.ktsn("status")
+        now = [self.deployed.daemon(node) for node in self.cluster.nodes]
+        expect(now == serving, f"ktsnd was process {serving} on the nodes and is {now}")
+
     def uninstall_refused(self):
         """`ktsn k8s uninstall` while pods are attached: refused with their names, nothing is changed."""
         status, output = self.ktsn("uninstall", check=False)

@@ -250,6 +250,9 @@ fn why(cluster: &dyn Cluster, state: &State, patience: Duration) -> String {
             }
         }
     }
+    if !state.failing.is_empty() {
+        text.push_str(&last_words(cluster, &state.namespace, &state.failing, "ktsnd"));
+    }
     text.push_str(
         "\n  `ktsn k8s status --wait` waits longer; `ktsn k8s uninstall` takes everything away again",
     );

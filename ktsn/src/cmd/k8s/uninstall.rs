@@ -62,10 +62,14 @@ pub(super) fn run(cluster: &dyn Cluster, args: &UninstallArgs) -> Result<(), Fai
     let attached = attached(cluster, &values)?;
     refuse_attached(&attached, args.force)?;
     let namespace = daemons.map_or_else(|| args.namespace.clone(), |found| found.namespace.clone());
-    delete(cluster, &objects, |kind| matches!(kind, "daemonset" | "deployment"))?;
+    let works = |object: &Found| matches!(object.kind, "daemonset" | "deployment");
+    // The agent's last: a second run reads the nodes' directories of it.
+    let is_agent = |object: &Found| daemons.is_some_and(|found| found.name == object.name);
+    delete(cluster, &objects, |object| works(object) && !is_agent(object))?;
+    delete(cluster, &objects, |object| works(object) && is_agent(object))?;
     let left = clear_nodes(cluster, args, &values, &namespace, attached.is_empty())?;
     clear_annotations(cluster)?;
-    delete(cluster, &objects, |kind| !matches!(kind, "daemonset" | "deployment"))?;
+    delete(cluster, &objects, |object| !works(object))?;
     let has_crds = clear_crds(cluster, args.crds)?;
     for network in installed::networks(&cluster.list(DEFINITIONS)?) {
         eprintln!("  note  the network {network} names tsn-cni: pods that ask for it do not start any more");
@@ -102,9 +106,9 @@ fn refuse_attached(attached: &[Attached], is_forced: bool) -> Result<(), Failed>
     )))
 }
 
-fn delete(cluster: &dyn Cluster, objects: &[Found], which: impl Fn(&str) -> bool) -> Result<(), Failed> {
+fn delete(cluster: &dyn Cluster, objects: &[Found], which: impl Fn(&Found) -> bool) -> Result<(), Failed> {
     let mut count = 0;
-    for object in objects.iter().filter(|object| which(object.kind)) {
+    for object in objects.iter().filter(|object| which(object)) {
         let namespace = if object.namespace.is_empty() { "default" } else { &object.namespace };
         let words = [
             "delete",
