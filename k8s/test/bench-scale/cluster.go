@@ -18,8 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/kube"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 	"ktsn.io/ktsn/k8s/internal/rollout"
 	"ktsn.io/ktsn/k8s/internal/stream"
@@ -315,7 +317,6 @@ const finishMax = 30 * time.Second
 // change replaces pods, as a Deployment's rollout does, and changes Streams, until the context ends. What has begun then is finished: a
 // request that is given up may have been carried out or not, and a Stream that was not changed gets no verdict.
 func (c *cluster) change(ctx context.Context) error {
-	go c.watch(ctx)
 	while, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.churn+finishMax)
 	defer cancel()
 	pods, streams := time.NewTicker(time.Second/time.Duration(c.podsPerSecond)), time.NewTicker(time.Second/time.Duration(c.changesPerSecond))
@@ -391,26 +392,31 @@ func (c *cluster) changeStream(ctx context.Context, node, number int) error {
 	return err
 }
 
-// watch notes when the verdict about each changed Stream is seen.
-func (c *cluster) watch(ctx context.Context) {
-	for ctx.Err() == nil {
-		follow, err := c.custom.Resource(v1alpha1.Streams).Watch(ctx, metav1.ListOptions{})
-		if err != nil {
-			time.Sleep(100 * time.Millisecond)
-			continue
-		}
-		for event := range follow.ResultChan() {
-			one, err := v1alpha1.StreamFrom(event.Object)
-			if err != nil || one.Generation < 2 || one.Status.ObservedGeneration != one.Generation || one.Status.NodesApplied != "1/1" {
-				continue
-			}
-			key := one.Namespace + "/" + one.Name
-			c.mutex.Lock()
-			if asked, has := c.asked[key]; has && c.counted[key] == 0 {
-				c.counted[key] = time.Since(asked)
-			}
-			c.mutex.Unlock()
-		}
-		follow.Stop()
+// follow notes when the verdict about each changed Stream is seen. It returns once all Streams were seen: a watch that begins with 10,000
+// of them during the churn is behind for so long that the API server ends it, and it begins again.
+func (c *cluster) follow(ctx context.Context) error {
+	informer := kube.Custom(c.custom, v1alpha1.Streams, v1alpha1.Typed)
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(_, object any) { c.note(object, time.Now()) }})
+	if err != nil {
+		return err
+	}
+	go informer.Run(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// note a Stream that was seen; its first verdict counts.
+func (c *cluster) note(object any, at time.Time) {
+	one, err := v1alpha1.StreamFrom(object)
+	if err != nil || one.Generation < 2 || one.Status.ObservedGeneration != one.Generation || one.Status.NodesApplied != "1/1" {
+		return
+	}
+	key := one.Namespace + "/" + one.Name
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if asked, has := c.asked[key]; has && c.counted[key] == 0 {
+		c.counted[key] = at.Sub(asked)
 	}
 }

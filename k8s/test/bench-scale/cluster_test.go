@@ -11,9 +11,12 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"ktsn.io/ktsn/k8s/api/v1alpha1"
 )
 
 // The churn's end gives up no change on its way: each Stream that counts as changed was changed, or it would have no verdict for ever.
@@ -59,5 +62,27 @@ func TestTheEndOfTheChurnGivesUpNoChange(t *testing.T) {
 	stop()
 	if err := c.changeStream(over, 0, 0); err == nil || len(c.asked) != int(patched.Load()) {
 		t.Errorf("%v: %d Streams count as changed, %d were", err, len(c.asked), patched.Load())
+	}
+}
+
+// The first verdict about the changed generation counts, and nothing else.
+func TestTheFirstVerdictIsNoted(t *testing.T) {
+	began := time.Now()
+	c := &cluster{asked: map[string]time.Time{"plant/s": began}, counted: map[string]time.Duration{}}
+	seen := func(generation, observed int64, applied string, after time.Duration) {
+		one := &v1alpha1.Stream{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "s", Generation: generation}}
+		one.Status.ObservedGeneration, one.Status.NodesApplied = observed, applied
+		c.note(one, began.Add(after))
+	}
+	seen(1, 1, "1/1", time.Second)
+	seen(2, 1, "1/1", 2*time.Second)
+	seen(2, 2, "0/1", 3*time.Second)
+	if len(c.counted) != 0 {
+		t.Errorf("%v", c.counted)
+	}
+	seen(2, 2, "1/1", 4*time.Second)
+	seen(2, 2, "1/1", 5*time.Second)
+	if c.counted["plant/s"] != 4*time.Second {
+		t.Errorf("%v", c.counted)
 	}
 }

@@ -72,6 +72,9 @@ func run(kubeconfig string, pid int, s size, file string) error {
 		return err
 	}
 	accepted := time.Since(began)
+	if err := c.follow(ctx); err != nil {
+		return err
+	}
 	say("all %d Streams accepted %.0f s after the first object", c.streams(), accepted.Seconds())
 	idle, err := measured(ctx, c, p, s.idle, func(ctx context.Context) error {
 		<-ctx.Done()

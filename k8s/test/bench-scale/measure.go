@@ -188,7 +188,6 @@ func (c *cluster) storeSize(ctx context.Context) float64 {
 func (c *cluster) verdicts(ctx context.Context) (spans []time.Duration, lost int) {
 	while, cancel := context.WithTimeout(ctx, 10*verdictMax)
 	defer cancel()
-	go c.watch(while)
 	for while.Err() == nil {
 		c.mutex.Lock()
 		lost = len(c.asked) - len(c.counted)
