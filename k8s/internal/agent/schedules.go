@@ -128,11 +128,9 @@ func refusal(schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, err error, p
 func (s *scheduler) check(ctx context.Context, schedule *v1alpha1.GateSchedule, of *v1alpha1.Rollout, port string,
 	offset func(*nodeapi.ScheduleState) int64) rollout.Answer {
 	// An older ktsnd does not know check_only, and would apply.
-	if same, ok := s.daemon.(interface{ Compatible(context.Context) error }); ok {
-		if err := same.Compatible(ctx); err != nil {
-			// An update ends that.
-			return answerTo(schedule, of, rollout.StateFailed, err.Error(), port)
-		}
+	if err := compatible(ctx, s.daemon); err != nil {
+		// An update ends that.
+		return answerTo(schedule, of, rollout.StateFailed, err.Error(), port)
 	}
 	request := requestOf(schedule, of, port)
 	request.CheckOnly = true

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// The path of frames whose time a ktsnd in the guest keeps.
 pub const KTSND: &str = "guest-ktsnd";
 /// The most of etf's median offset, early or late, that ktsnd's may be.
-const OFFSET_MAX: f64 = 0.5;
+pub(crate) const OFFSET_MAX: f64 = 0.5;
 const PORT: u16 = 7000;
 /// Sequence numbers of a turn begin at a multiple of this.
 const TURN: u64 = 1_000_000_000;
@@ -34,7 +34,10 @@ const TURN_EXTRA: Duration = Duration::from_secs(30);
 /// Frames at the begin of a turn that are left out: the program registers its stream, and an interpreted guest translates its code.
 const STARTING: u64 = 100;
 /// The metric of the bar: how far from its transmit time a frame was on the wire, early or late.
-const MAGNITUDE: &str = "wire_offset_magnitude_ns.p50";
+pub(crate) const MAGNITUDE: &str = "wire_offset_magnitude_ns.p50";
+/// What the metric means.
+pub(crate) const MAGNITUDE_MEANS: &str =
+    "the wire offset without its sign: too early is as wrong as too late";
 /// What the script says at its end.
 const ENDED: &str = "all turns have ended";
 
@@ -342,7 +345,7 @@ fn describe(plan: &Plan, said: &Said, tap: &Value, refusals: u32, document: &mut
         "accelerator": said.accelerator,
         "clock_error_bound_ns": said.clock_bound_ns,
         "wire_at": "the kernel's stamp at the guest's tap device on the host, whose clock the guest's follows",
-        "wire_offset_magnitude": "the wire offset without its sign: too early is as wrong as too late",
+        "wire_offset_magnitude": MAGNITUDE_MEANS,
         "lost": "frames of the program that did not come to the tap",
         "bar": "against etf with the delta that lost the fewest frames; the other deltas are shown without a bar",
         "tap_kernel_drops": tap["kernel_drops"],

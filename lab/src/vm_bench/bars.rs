@@ -6,18 +6,12 @@
 //! 1 ms, 100 s. Only figures that its text states are here, none read off a plot.
 
 use super::plan::{Datapath, Keeper, Load};
+use crate::vm::schedule_scene::{MAGNITUDE, OFFSET_MAX};
 use ktsn_measure::results::{CheckOutcome, Document, Ours, Published, Question, Series};
 
 /// The publication.
 const SOURCE: &str = "A. Garbugli, L. Rosa, L. Foschini, A. Corradi, P. Bellavista: A Framework for TSN-enabled Virtual Environments \
                       for Ultra-Low Latency 5G Scenarios. IEEE ICC 2022, pp. 5023-5028, doi:10.1109/icc45855.2022.9839193";
-
-/// How far from its transmit time a frame was at the tap, early or late.
-const OFF: &str = "wire_offset_magnitude_ns.p50";
-/// The most of etf's that ktsnd's may be.
-const OFF_MAX: f64 = 0.5;
-/// The most frames that ktsnd may lose, to those that etf loses.
-const LOST_MAX: f64 = 1.0;
 
 /// Figure, payload (none: all of them), of, to, value; our datapath.
 type Entry = (&'static str, Option<usize>, &'static str, Option<&'static str>, f64, Datapath);
@@ -83,7 +77,7 @@ fn compare_keepers(document: &mut Document) {
                 document.all_rounds(path, payload_octets, Some(load)).and_then(|series| series.metric(metric))
             };
             let lost = figure(&to, "lost");
-            if figure(&of, OFF).is_none() || figure(&to, OFF).is_none() {
+            if figure(&of, MAGNITUDE).is_none() || figure(&to, MAGNITUDE).is_none() {
                 continue;
             }
             let mut ask = |metric, bar| {
@@ -96,10 +90,10 @@ fn compare_keepers(document: &mut Document) {
                     bar: Some(bar),
                 })
             };
-            ask(OFF, OFF_MAX);
+            ask(MAGNITUDE, OFFSET_MAX);
             // Where etf lost none there is no ratio.
             if lost.is_some_and(|count| count > 0.0) {
-                ask("lost", LOST_MAX);
+                ask("lost", 1.0);
             }
         }
     }

@@ -215,8 +215,7 @@ impl Label {
             (true, true) => OWN_CLOCKS,
             (true, false) => &followed,
         };
-        let off =
-            |record: &Record| Some(Nanos::new(record.wire_at?.since(record.tx_time).get().saturating_abs()));
+        let off = |record: &Record| Some(record.wire_at?.since(record.tx_time).abs());
         let mut series = Series {
             load,
             wire_offset_magnitude_ns: Statistics::of(run.records.iter().filter_map(off)),

@@ -23,6 +23,7 @@ use crate::experiment::{Event, Outcome, Watch, repeat_void};
 use crate::observations::DEADLINE;
 use crate::observers::{Observers, READY_MAX, finish};
 use crate::process::Process;
+use crate::vm::schedule_scene::MAGNITUDE_MEANS;
 use crate::vm::{self, Machine};
 use ends::{Place, Progress, SCRIPT_EXTRA};
 use figures::{Figures, Left, figures};
@@ -121,7 +122,7 @@ fn describe(plan: &Plan, document: &mut Document) {
                   above the fastest frame of its row only, an offset and a constant drift removed",
         "taps": "bridge: from the publisher's tap device to the subscriber's, by the host's clock",
         "wire_at": "bridge: the kernel's stamp at the publisher's tap device, by the host's clock, which the guests' clocks follow",
-        "wire_offset_magnitude": "the wire offset without its sign: too early is as wrong as too late",
+        "wire_offset_magnitude": MAGNITUDE_MEANS,
         "void_rule": VOID_RULE,
     }));
 }
