@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the host did meanwhile. In: `/proc`, the threads of a run. Out: samples, and the difference between two of them
-//! as [`Host`]. The kernel's counters of a tenth of a second are the finest that can be had without being a load.
+//! as [`Host`]; what they say of a frame that took long ([`Counted`]). The kernel's counters of a tenth of a second are the finest that can be had without being a load.
 
 use ktsn_measure::clock::tai_now;
-use ktsn_measure::datapaths::spikes::Host;
+use ktsn_measure::datapaths::spikes::{Cause, Evidence, Host, attribute};
 use ktsn_time::{Nanos, Tai};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
 use std::path::PathBuf;
@@ -14,8 +15,10 @@ const KINDS: [&str; 10] =
     ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
 
 /// The host's counters at one instant.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Sample {
+    #[serde(with = "nanoseconds", rename = "at_ns")]
     at: Tai,
     steal_ticks: u64,
     pressure_us: Option<u64>,
@@ -23,6 +26,20 @@ pub(crate) struct Sample {
     interrupts: u64,
     context_switches: u64,
     softirqs: Vec<u64>,
+}
+
+/// An instant as a number.
+mod nanoseconds {
+    use ktsn_time::Tai;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(at: &Tai, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(at.as_nanos())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Tai, D::Error> {
+        u64::deserialize(from).map(Tai::from_nanos)
+    }
 }
 
 /// A thread of this process.
@@ -102,15 +119,57 @@ impl Sample {
     }
 }
 
+/// The samples of the hosts of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Samples<'a> {
+    pub(crate) here: &'a [Sample],
+    /// The other host's name and samples, if there is one. Its instants are by its own clock.
+    pub(crate) there: Option<(&'a str, &'a [Sample])>,
+}
+
+/// What the hosts of a run counted.
+#[derive(Debug)]
+pub(crate) struct Counted<'a> {
+    samples: Samples<'a>,
+    usual: [Host; 2],
+}
+
+impl<'a> Counted<'a> {
+    pub(crate) fn of(samples: Samples<'a>) -> Self {
+        let usual = [samples.here, samples.there.map_or(&[][..], |there| there.1)].map(usual);
+        Self { samples, usual }
+    }
+
+    /// Why a frame took long that was under way at `at`, what shows it, and what the host counted around then: this host, unless only the
+    /// other one's counters stand out.
+    pub(crate) fn explain(&self, evidence: &Evidence, at: Option<Tai>) -> (Cause, String, Host) {
+        let on = |samples: &[Sample], usual: &Host| {
+            let host = at.and_then(|at| around(samples, at)).unwrap_or_default();
+            let (cause, detail) = attribute(evidence, &host, usual);
+            (cause, detail, host)
+        };
+        let here = on(self.samples.here, &self.usual[0]);
+        if here.0 == Cause::Unknown
+            && let Some((name, samples)) = self.samples.there
+        {
+            let (cause, detail, host) = on(samples, &self.usual[1]);
+            if cause != Cause::Unknown {
+                return (cause, format!("{name}: {detail}"), host);
+            }
+        }
+        here
+    }
+}
+
 /// What the host counted around `at`: between the last sample before and the first one after. `None`: fewer than two samples.
-pub(crate) fn around(samples: &[Sample], at: Tai) -> Option<Host> {
+fn around(samples: &[Sample], at: Tai) -> Option<Host> {
     let after =
         samples.partition_point(|sample| sample.at < at).clamp(1, samples.len().saturating_sub(1).max(1));
     Some(samples.get(after)?.since(&samples[after - 1]))
 }
 
 /// What the host usually counts between two samples: of each counter the median.
-pub(crate) fn usual(samples: &[Sample]) -> Host {
+fn usual(samples: &[Sample]) -> Host {
     let spans: Vec<Host> = samples.windows(2).map(|pair| pair[1].since(&pair[0])).collect();
     let median = |counter: &dyn Fn(&Host) -> u64| {
         let mut counts: Vec<u64> = spans.iter().map(counter).collect();
@@ -175,5 +234,21 @@ mod tests {
         assert_eq!(around(&[], Tai::from_nanos(150)), None);
         let usual = usual(&samples);
         assert_eq!((usual.interrupts, usual.steal_ticks, usual.cpu_pressure_us), (60, 1, None));
+    }
+
+    #[test]
+    fn the_other_host_s_counters_explain_what_this_one_s_do_not() {
+        let quiet = [sample(100, 0, 10), sample(200, 0, 30), sample(300, 0, 50)];
+        let taken = [sample(100, 0, 10), sample(200, 1, 30), sample(300, 1, 50)];
+        let evidence = Evidence { latency_ns: 900_000, ..Evidence::default() };
+        let explain = |here: &[Sample], there: Option<&[Sample]>, at: u64| {
+            let samples = Samples { here, there: there.map(|samples| ("ssh:b", samples)) };
+            let (cause, detail, host) = Counted::of(samples).explain(&evidence, Some(Tai::from_nanos(at)));
+            (cause, detail.starts_with("ssh:b: "), host.steal_ticks)
+        };
+        assert_eq!(explain(&quiet, Some(&taken), 150), (Cause::Steal, true, 1));
+        assert_eq!(explain(&quiet, Some(&taken), 250), (Cause::Unknown, false, 0));
+        assert_eq!(explain(&taken, Some(&quiet), 150), (Cause::Steal, false, 1));
+        assert_eq!(explain(&quiet, None, 150), (Cause::Unknown, false, 0));
     }
 }

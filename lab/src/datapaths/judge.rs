@@ -4,14 +4,14 @@
 
 use super::datapath::SLOW_PATH;
 use super::frame::{LOAD_OCTETS, PAYLOAD_OCTETS};
-use super::host::{around, usual};
+use super::host::{Counted, Samples};
 use super::one_run::{Carried, Seen};
 use super::path::{Direction, End, Path, named};
 use super::traffic::Arrival;
 use crate::observations::put_disturbance;
 use crate::vm::Accelerator;
 use crate::vm::protocol::Clock;
-use ktsn_measure::datapaths::spikes::{Evidence, GREAT_SPIKE_NS, Host, SPIKE_NS, Spike, attribute};
+use ktsn_measure::datapaths::spikes::{Evidence, GREAT_SPIKE_NS, Host, SPIKE_NS, Spike};
 use ktsn_measure::datapaths::{SpikeCount, StablePart, stable};
 use ktsn_measure::records::{Record, RunRecords};
 use ktsn_measure::results::{Round, Series};
@@ -218,14 +218,13 @@ fn explain(
     records: &[Record],
     usual_ns: i64,
 ) -> (Vec<SpikeCount>, Vec<Spike>) {
-    let usually = usual(&seen.carried.samples);
+    let counted = Counted::of(Samples { here: &seen.carried.samples, there: None });
     let gaps: BTreeMap<u64, Nanos> =
         seen.carried.receiving.arrivals.iter().map(|arrival| (arrival.sequence, arrival.gap)).collect();
     let begin = records.first().map(|record| record.tx_time);
     let mut spikes = Vec::new();
     for (record, frame) in records.iter().zip(&seen.carried.sending.frames) {
         let Some(latency) = latency(record).filter(|latency| latency.get() > SPIKE_NS) else { continue };
-        let host = around(&seen.carried.samples, record.tx_time).unwrap_or_default();
         let evidence = Evidence {
             latency_ns: latency.get(),
             usual_ns,
@@ -233,7 +232,7 @@ fn explain(
             gap_ns: gaps.get(&record.sequence).map_or(0, |gap| gap.get()),
             interpreted: label.accelerator == Some(Accelerator::Tcg),
         };
-        let (cause, detail) = attribute(&evidence, &host, &usually);
+        let (cause, detail, host) = counted.explain(&evidence, Some(record.tx_time));
         let at_s = begin.map_or(0.0, |begin| record.tx_time.since(begin).get() as f64 / 1e9);
         spikes.push(spike(label, (record.sequence, at_s, latency), (cause.to_string(), detail), host));
     }

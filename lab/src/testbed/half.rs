@@ -40,12 +40,32 @@ impl Host {
     }
 }
 
-/// Makes `uplink` in a namespace, as a macvlan with this MAC address on a device of the machine.
+/// What passes an uplink that is a macvlan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Passes<'a> {
+    /// Frames to this MAC address, which is the uplink's.
+    Own(&'a str),
+    /// Frames from the other host's stations with these MAC addresses, whatever their destination: the uplink is a port of a bridge or of a
+    /// switch.
+    #[expect(dead_code, reason = "for uplinks of bridges")]
+    From(&'a [String]),
+}
+
+/// Makes `uplink` in a namespace, as a macvlan on a device of the machine. `options`: further words for `ip link add`, or none.
 ///
 /// # Errors
 /// [`LabError::Impossible`]: there is no such device, or it carries no macvlan.
-pub(crate) fn connect(namespace: &str, uplink: &str, mac: &str, device: &str) -> Result<(), LabError> {
+pub(crate) fn connect(
+    namespace: &str,
+    uplink: &str,
+    passes: Passes<'_>,
+    device: &str,
+    options: &str,
+) -> Result<(), LabError> {
     check_name(device)?;
+    if device.starts_with('-') {
+        return Err(LabError::Usage(format!("{device}: expected the name of a device")));
+    }
     let impossible = |error: LabError| {
         LabError::Impossible {
         what: format!("the device {device} cannot be the uplink: {error}"),
@@ -53,14 +73,14 @@ pub(crate) fn connect(namespace: &str, uplink: &str, mac: &str, device: &str) ->
             .to_owned(),
     }
     };
-    if device.starts_with('-') {
-        return Err(LabError::Usage(format!("{device}: expected the name of a device")));
-    }
-    run(
-        None,
-        &format!("ip link add link {device} name {uplink} netns {namespace} address {mac} type macvlan mode private"),
-    )
-    .map_err(impossible)
+    let (address, mode) = match passes {
+        Passes::Own(mac) => (format!("address {mac}"), "private".to_owned()),
+        Passes::From(stations) => (String::new(), format!("source macaddr set {}", stations.join(" "))),
+    };
+    let line = format!(
+        "ip link add link {device} name {uplink} netns {namespace} {address} {options} type macvlan mode {mode}"
+    );
+    run(None, &line).map_err(impossible)
 }
 
 impl Testbed {
@@ -82,7 +102,7 @@ impl Testbed {
             run(None, &format!("ip netns add {name}"))?;
             run(None, &format!("ip -n {name} link set lo up"))?;
         }
-        connect(ns, UPLINK, &own.uplink_mac, device)?;
+        connect(ns, UPLINK, Passes::Own(&own.uplink_mac), device, "")?;
         // Nothing is asked on the wire and nothing is answered: both ends are known.
         for line in [
             format!("ip -n {ns} link set {UPLINK} arp off"),

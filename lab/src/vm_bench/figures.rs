@@ -8,7 +8,7 @@ use super::ends::keep;
 use super::plan::{Datapath, Keeper, Plan, Row};
 use super::script::{Files, busy_file};
 use super::spikes::{Seen, Spikes};
-use crate::datapaths::host::Sample;
+use crate::datapaths::host::{Sample, Samples};
 use crate::error::LabError;
 use crate::observations::DEADLINE;
 use crate::vm::protocol::Clock;
@@ -109,7 +109,11 @@ pub(super) fn figures(
         series.daemon_cpu_ratio = daemon_cpu_ratio(plan, row, &left.near, index);
         series.listener_cpu_ratio = Some(heard.cpu_ratio);
         let has_own_clocks = has_own_clocks(plan, row);
-        let seen = Seen { taps: taps.as_ref(), samples: &left.samples, has_own_clocks };
+        let seen = Seen {
+            taps: taps.as_ref(),
+            samples: Samples { here: &left.samples, there: None },
+            has_own_clocks,
+        };
         series.spikes_over_500us = Some(spikes.add(&run, seen));
         lost += series.lost.unwrap_or(0);
         all.push(series);

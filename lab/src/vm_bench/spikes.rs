@@ -4,8 +4,8 @@
 //! In: a run's records, the stamps at both guests' tap devices, what the host counted meanwhile. Out: each spike with where its time went,
 //! and a cause or "unknown" with the host's counters. The counters are taken by a thread that sleeps a tenth of a second at a time.
 
-use crate::datapaths::host::{Sample, around, usual};
-use ktsn_measure::datapaths::spikes::{Evidence, GREAT_SPIKE_NS, Host, SPIKE_NS, Spike, attribute};
+use crate::datapaths::host::{Counted, Sample, Samples};
+use ktsn_measure::datapaths::spikes::{Evidence, GREAT_SPIKE_NS, SPIKE_NS, Spike};
 use ktsn_measure::datapaths::{Account, SpikeCount};
 use ktsn_measure::records::{ArrivalRecord, Record, RunRecords};
 use ktsn_time::{Nanos, Tai};
@@ -68,7 +68,7 @@ impl Drop for Sampler {
 pub(super) struct Seen<'a> {
     /// Frames at both guests' tap devices.
     pub(super) taps: Option<&'a [Vec<ArrivalRecord>; 2]>,
-    pub(super) samples: &'a [Sample],
+    pub(super) samples: Samples<'a>,
     /// Whether the guests' clocks are not the host's.
     pub(super) has_own_clocks: bool,
 }
@@ -122,7 +122,7 @@ impl Spikes {
         };
         let all: Vec<Parts> = run.records.iter().filter_map(parts).collect();
         let usual_parts = [0, 1, 2].map(|place| median(all.iter().map(|parts| parts[place]).collect()));
-        let usual_host = usual(seen.samples);
+        let counted = Counted::of(seen.samples);
         let begin = run.records.first().map_or(Tai::ZERO, |record| record.tx_time);
         let load = format!("{}, {} octets", run.load.as_deref().unwrap_or("idle"), run.payload_octets);
         let mut spikes = Vec::new();
@@ -133,9 +133,8 @@ impl Spikes {
             // By the host's clock; without any reading of it the host's counters of that moment are not known.
             let sent = (!seen.has_own_clocks).then_some(record.tx_time);
             let at = near.get(&record.sequence).copied().or(sent);
-            let host: Host = at.and_then(|at| around(seen.samples, at)).unwrap_or_default();
             let evidence = Evidence { latency_ns, usual_ns, ..Evidence::default() };
-            let (cause, detail) = attribute(&evidence, &host, &usual_host);
+            let (cause, detail, host) = counted.explain(&evidence, at);
             let place = place(parts(record), usual_parts, latency_ns - usual_ns);
             spikes.push(Spike {
                 path: run.path.clone(),
@@ -239,7 +238,8 @@ mod tests {
             _ => usually,
         });
         let mut spikes = Spikes::default();
-        let seen = Seen { taps: Some(&taps), samples: &[], has_own_clocks: false };
+        let seen =
+            Seen { taps: Some(&taps), samples: Samples { here: &[], there: None }, has_own_clocks: false };
         assert_eq!(spikes.add(&run, seen), 2);
         let mut both = Spikes::default();
         both.append(spikes.clone());
@@ -259,7 +259,10 @@ mod tests {
         let (run, taps) = run(|number| if number == 5 { [9 * MS, 0, 0] } else { [0; 3] });
         for (taps, has_own_clocks) in [(None, false), (Some(&taps), true)] {
             let mut spikes = Spikes::default();
-            assert_eq!(spikes.add(&run, Seen { taps, samples: &[], has_own_clocks }), 1);
+            assert_eq!(
+                spikes.add(&run, Seen { taps, samples: Samples { here: &[], there: None }, has_own_clocks }),
+                1
+            );
             assert!(spikes.account().greatest[0].detail.starts_with("its place is not known"));
         }
     }
