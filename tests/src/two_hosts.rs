@@ -7,11 +7,18 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::cli::{folder, ktsn};
+use crate::cli::{folder, ktsn, out};
 use crate::hook;
 
 const SSHD: &str = "/usr/sbin/sshd";
+/// How long the other host may take to remove everything.
+const CLEAN_MAX: Duration = Duration::from_secs(30);
+/// `chronyc -n -c tracking` of chrony 4.3: off by 200 µs / 2 + 10 µs + 150 ns at most.
+pub const CHRONY: &str = "C0A80101,192.168.1.1,3,1764155000.1,-0.000000150,0.000000021,0.000000180,-5.123,0.001,0.012,0.000200000,0.000010000,2.1,Normal";
+/// Arguments with which the clocks of [`CHRONY`] are near enough.
+pub const CLOSE: [&str; 2] = ["--remote-uplink=to-here", "--within=1ms"];
 
 /// Two hosts, which are network namespaces; the second one runs sshd. All of it ends with the value.
 pub struct Hosts {
@@ -103,6 +110,50 @@ impl Hosts {
         );
         std::fs::write(hosts.at("ssh_config"), client).unwrap();
         hosts
+    }
+
+    /// Two hosts with recorded answers of chrony.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    #[must_use]
+    pub fn held() -> Self {
+        let hosts = Self::new();
+        for side in ["here", "there"] {
+            hosts.program(&format!("{side}/chronyc"), CHRONY);
+        }
+        hosts
+    }
+
+    /// `ktsn bench …` on the first host, with the second side on the second one.
+    #[must_use]
+    pub fn bench(&self, [here, there]: [&Path; 2], arguments: &[&str]) -> Command {
+        let mut command = self.ktsn(here);
+        command.current_dir(self.at("here")).arg("bench").args(arguments);
+        command.args(["--functional", "--hosts=local,ssh:peer", "--uplink=to-there", "--ssh-config"]);
+        command.arg(self.ssh_config()).arg("--remote-ktsn").arg(there);
+        command
+    }
+
+    /// Namespaces that the second host has.
+    ///
+    /// # Panics
+    /// When `ip` cannot be started there.
+    #[must_use]
+    pub fn namespaces_there(&self) -> String {
+        out(&self.there().args(["ip", "netns", "list"]).output().unwrap())
+    }
+
+    /// Waits until the second host has nothing left.
+    ///
+    /// # Panics
+    /// Something stays.
+    pub fn wait_until_clean(&self) {
+        let until = Instant::now() + CLEAN_MAX;
+        while !self.left().is_empty() || !self.namespaces_there().is_empty() {
+            assert!(Instant::now() < until, "{:?} {}", self.left(), self.namespaces_there());
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// A file of the test's folder.

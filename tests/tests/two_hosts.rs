@@ -7,58 +7,22 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ktsn_tests::cli::{err, folder, out};
-use ktsn_tests::two_hosts::{Hosts, Programs, ssh_of};
+use ktsn_tests::two_hosts::{CHRONY, CLOSE, Hosts, Programs, ssh_of};
 use serde_json::Value;
 
 const LONG: Duration = Duration::from_secs(30);
-/// `chronyc -n -c tracking` of chrony 4.3: off by 200 µs / 2 + 10 µs + 150 ns at most.
-const CHRONY: &str = "C0A80101,192.168.1.1,3,1764155000.1,-0.000000150,0.000000021,0.000000180,-5.123,0.001,0.012,0.000200000,0.000010000,2.1,Normal";
-
-/// Two hosts with recorded answers of chrony.
-fn held() -> Hosts {
-    let hosts = Hosts::new();
-    for side in ["here", "there"] {
-        hosts.program(&format!("{side}/chronyc"), CHRONY);
-    }
-    hosts
-}
-
-/// `ktsn bench …` on the first host, with the second side on the second one.
-fn bench(hosts: &Hosts, [here, there]: [&Path; 2], arguments: &[&str]) -> Command {
-    let mut command = hosts.ktsn(here);
-    command.current_dir(hosts.at("here")).arg("bench").args(arguments);
-    command.args(["--functional", "--hosts=local,ssh:peer", "--uplink=to-there", "--ssh-config"]);
-    command.arg(hosts.ssh_config()).arg("--remote-ktsn").arg(there);
-    command
-}
-
 fn the_loop(hosts: &Hosts, ktsn: &Path, arguments: &[&str]) -> Output {
     let common = ["loop", "--rounds=1", "--seconds=0.2", "--path=flannel"];
-    let mut command = bench(hosts, [&folder().join("ktsn"), ktsn], &common);
+    let mut command = hosts.bench([&folder().join("ktsn"), ktsn], &common);
     command.args(arguments).output().expect("ktsn starts")
 }
 
-/// Namespaces that the second host has.
-fn namespaces_there(hosts: &Hosts) -> String {
-    out(&hosts.there().args(["ip", "netns", "list"]).output().unwrap())
-}
-
-fn wait_until_clean(hosts: &Hosts) {
-    let until = Instant::now() + LONG;
-    while !hosts.left().is_empty() || !namespaces_there(hosts).is_empty() {
-        assert!(Instant::now() < until, "{:?} {}", hosts.left(), namespaces_there(hosts));
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-const CLOSE: [&str; 2] = ["--remote-uplink=to-here", "--within=1ms"];
-
 #[test]
 fn a_control_loop_has_its_device_on_another_host() {
-    let hosts = held();
+    let hosts = Hosts::held();
     let paths = ["loop", "--rounds=1", "--seconds=0.2", "--path=bare,flannel,ktsn,ktsn-short-expect"];
     let programs = Programs::new();
-    let mut command = bench(&hosts, [&programs.ktsn(), &programs.ktsn()], &paths);
+    let mut command = hosts.bench([&programs.ktsn(), &programs.ktsn()], &paths);
     let output =
         command.args(CLOSE).args(["--json=l.json", "--report=l.html", "--records"]).output().unwrap();
     assert!(output.status.success(), "{}\n{}", out(&output), err(&output));
@@ -84,7 +48,7 @@ fn a_control_loop_has_its_device_on_another_host() {
     assert!(page.contains("220302") && page.contains("Two hosts"), "the bound is not in the report");
     assert!(out(&output).contains("clocks within 220302 ns (asked for: 1000000 ns)"), "{}", out(&output));
     assert!(at("records/flannel-64.csv.zst").is_file());
-    wait_until_clean(&hosts);
+    hosts.wait_until_clean();
 }
 
 #[test]
@@ -106,12 +70,12 @@ fn there_is_no_result_without_clocks_that_agree() {
     let once = format!("[ -e {0} ] || {{ touch {0}; echo '{CHRONY}'; }}", hosts.at("asked").display());
     hosts.script("there/chronyc", &once);
     refused(&CLOSE, "no result: the clock of ssh:peer is not held");
-    wait_until_clean(&hosts);
+    hosts.wait_until_clean();
 }
 
 #[test]
 fn what_the_other_host_lacks_is_said() {
-    let hosts = held();
+    let hosts = Hosts::held();
     let other = folder().join("ktsn");
     let failed = |ktsn: &Path, arguments: &[&str], status: i32, expected: &str| {
         let output = the_loop(&hosts, ktsn, &[&["--within=1ms"], arguments].concat());
@@ -142,19 +106,19 @@ fn what_the_other_host_lacks_is_said() {
     // The key is refused.
     std::fs::write(hosts.at("authorized"), "").unwrap();
     failed(&other, &close, 3, "ssh:peer: no connection: ");
-    wait_until_clean(&hosts);
+    hosts.wait_until_clean();
 }
 
 #[test]
 fn a_connection_that_is_cut_in_mid_run_leaves_nothing() {
-    let hosts = held();
+    let hosts = Hosts::held();
     let arguments = ["loop", "--rounds=1", "--seconds=60", "--path=flannel", "--json=no.json"];
     let ktsn = folder().join("ktsn");
-    let mut command = bench(&hosts, [&ktsn, &ktsn], &arguments);
+    let mut command = hosts.bench([&ktsn, &ktsn], &arguments);
     let running = command.args(CLOSE).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let until = Instant::now() + LONG;
     // The far half of the testbed stands: the run has begun, or is about to.
-    let is_there = || namespaces_there(&hosts).lines().count() == 2;
+    let is_there = || hosts.namespaces_there().lines().count() == 2;
     while !is_there() || ssh_of(running.id()).is_none() {
         assert!(Instant::now() < until, "no run");
         std::thread::sleep(Duration::from_millis(50));
@@ -166,5 +130,5 @@ fn a_connection_that_is_cut_in_mid_run_leaves_nothing() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("ssh:peer: the connection ended in the middle of"), "{said}");
     assert!(!hosts.at("here").join("no.json").exists());
-    wait_until_clean(&hosts);
+    hosts.wait_until_clean();
 }

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 use ktsn_tests::cli::{err, ktsn};
+use ktsn_tests::two_hosts::{CLOSE, Hosts, Programs};
 use serde_json::Value;
 
 use super::{Cache, LONG, image, skip, wait_until_gone};
@@ -115,4 +116,52 @@ fn a_guest_that_is_killed_ends_the_experiment_by_name_and_leaves_nothing() {
     assert!(err(&output).contains("the publisher's guest ended before its program did"), "{}", err(&output));
     wait_until_gone(first[0]);
     assert_eq!((namespaces_of(pid), cache.records()), (0, 0));
+}
+
+#[test]
+fn the_subscriber_s_guest_is_on_another_host() {
+    let image = match image() {
+        Ok(image) => image,
+        Err(reason) => return skip(reason),
+    };
+    let (cache, hosts, programs) = (Cache::new(image, true), Hosts::held(), Programs::new());
+    // One file system: the image of both hosts is the same.
+    let there = format!(
+        "export KTSN_VM_CACHE='{}'; exec '{}' \"$@\"",
+        cache.0.path().display(),
+        programs.ktsn().display()
+    );
+    let there = hosts.script("ktsn-there", &there);
+    let arguments = [
+        "vm",
+        "--accelerator=tcg",
+        "--datapath=bridge",
+        "--schedule=send",
+        "--payload=64",
+        "--load=idle,udp",
+        "--load-mbit=20",
+        "--seconds=0.5",
+        "--json=vm.json",
+        "--report=vm.html",
+    ];
+    let mut run = hosts.bench([&programs.ktsn(), &there], &arguments);
+    let output = run.args(CLOSE).env("KTSN_VM_CACHE", cache.0.path()).output().unwrap();
+    assert!(output.status.success(), "{}", err(&output));
+    let text = std::fs::read(hosts.at("here").join("vm.json")).unwrap();
+    let document: Value = serde_json::from_slice(&text).unwrap();
+    for load in ["idle", "udp"] {
+        let all = document["series"].as_array().unwrap();
+        let one = all.iter().find(|one| one["load"] == load && one["round"] == "all").unwrap();
+        let count = |name: &str| one[name].as_u64().unwrap();
+        assert_eq!((count("frames_sent"), count("frames_received") + count("lost")), (500, 500), "{one}");
+        assert!(count("frames_received") > 250 && one["accelerator"] == "tcg", "{one}");
+        // Each guest's clock follows its own host's, which saw the frames at its tap.
+        assert!(one["clock"] == "vptp" && one["latency_ns"]["min"].as_i64() > Some(0), "{one}");
+        assert!(one["taps_ns"]["min"].as_i64() > Some(0), "{one}");
+    }
+    let checks = document["checks"].as_array().unwrap();
+    assert!(checks.len() == 2 && checks.iter().all(|check| check["outcome"] == "passed"), "{checks:?}");
+    assert_eq!(document["parameters"]["hosts"]["remote"], "ssh:peer");
+    hosts.wait_until_clean();
+    assert_eq!(cache.records(), 0);
 }

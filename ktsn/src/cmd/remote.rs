@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use ktsn_lab::remote::clock::{self, ClockFacts, Holder};
 use ktsn_lab::remote::{Guarded, Outcome, Remote, RemoteError, Target, guard};
-use ktsn_lab::{LabError, Tools, control_loop, realtime};
+use ktsn_lab::{LabError, Tools, control_loop, realtime, vm_bench};
 use ktsn_measure::clock::stop_on_signals;
 use ktsn_time::Nanos;
 use serde_json::json;
@@ -59,6 +59,7 @@ enum Command {
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum Experiment {
     Loop,
+    Vm,
     Rt,
 }
 
@@ -217,6 +218,7 @@ fn side(experiment: Experiment) -> Result<ExitCode, RemoteError> {
     let tools = Tools::beside(&program);
     match experiment {
         Experiment::Loop => control_loop::far::serve(&tools)?,
+        Experiment::Vm => vm_bench::serve(&tools)?,
         Experiment::Rt => realtime::serve()?,
     }
     Ok(ExitCode::SUCCESS)

@@ -47,7 +47,6 @@ pub(crate) enum Passes<'a> {
     Own(&'a str),
     /// Frames from the other host's stations with these MAC addresses, whatever their destination: the uplink is a port of a bridge or of a
     /// switch.
-    #[expect(dead_code, reason = "for uplinks of bridges")]
     From(&'a [String]),
 }
 

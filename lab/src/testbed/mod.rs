@@ -19,6 +19,7 @@ mod half;
 
 pub use crowd::Crowd;
 pub use half::{Echo, Half};
+pub(crate) use half::{Passes, connect};
 
 use crate::command::run;
 use crate::error::LabError;

@@ -67,9 +67,9 @@ impl Progress {
         state.files.has(name)
     }
 
-    /// All files.
-    pub(super) fn into_files(self) -> Files {
-        self.state.into_inner().unwrap_or_else(PoisonError::into_inner).files
+    /// All files; there are none afterwards.
+    pub(super) fn take_files(&self) -> Files {
+        std::mem::take(&mut self.state().files)
     }
 
     fn take(&self, octets: &[u8]) -> io::Result<()> {

@@ -27,19 +27,29 @@ const ONE_CLOCK: &str = "host";
 const OWN_CLOCKS: &str = "own";
 
 /// What a run left.
+#[derive(Default)]
 pub(super) struct Left {
     /// Files of the publisher's script.
     pub(super) near: Files,
     /// Files of the subscriber's script.
     pub(super) far: Files,
-    /// Frames at the guests' tap devices, publisher's and subscriber's, by the host's clock.
+    /// Frames at the guests' tap devices, publisher's and subscriber's, by their hosts' clocks.
     pub(super) taps: Option<[Vec<ArrivalRecord>; 2]>,
     /// What hosts and switches dropped meanwhile.
     pub(super) dropped: Reasons,
     /// What the load delivered, bit/s.
     pub(super) load_bit_rate: Option<f64>,
-    /// What the host counted, every tenth of a second.
+    /// What this machine counted, every tenth of a second.
     pub(super) samples: Vec<Sample>,
+    /// The same of the other machine, if there is one, by its name.
+    pub(super) samples_there: Option<(String, Vec<Sample>)>,
+}
+
+impl Left {
+    fn samples(&self) -> Samples<'_> {
+        let there = self.samples_there.as_ref().map(|(name, samples)| (name.as_str(), samples.as_slice()));
+        Samples { here: &self.samples, there }
+    }
 }
 
 /// What a run gave.
@@ -109,11 +119,7 @@ pub(super) fn figures(
         series.daemon_cpu_ratio = daemon_cpu_ratio(plan, row, &left.near, index);
         series.listener_cpu_ratio = Some(heard.cpu_ratio);
         let has_own_clocks = has_own_clocks(plan, row);
-        let seen = Seen {
-            taps: taps.as_ref(),
-            samples: Samples { here: &left.samples, there: None },
-            has_own_clocks,
-        };
+        let seen = Seen { taps: taps.as_ref(), samples: left.samples(), has_own_clocks };
         series.spikes_over_500us = Some(spikes.add(&run, seen));
         lost += series.lost.unwrap_or(0);
         all.push(series);
@@ -173,7 +179,7 @@ fn account(plan: &Plan, row: Row, round: u32, lost: u64, reasons: &Reasons) -> C
 }
 
 /// Whether nothing keeps the clocks of a row's ends together.
-fn has_own_clocks(plan: &Plan, row: Row) -> bool {
+pub(super) fn has_own_clocks(plan: &Plan, row: Row) -> bool {
     row.datapath != Datapath::NoVm && plan.clock == Clock::None
 }
 

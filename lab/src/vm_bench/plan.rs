@@ -3,6 +3,7 @@
 
 use crate::error::LabError;
 use crate::experiment::{Setup, none_twice};
+use crate::remote::hosts::Hosts;
 use crate::vm::protocol::Clock;
 use crate::vm::{Cache, Choice};
 use ktsn_time::Nanos;
@@ -95,6 +96,8 @@ pub struct Plan {
     pub choice: Choice,
     /// Where their image is.
     pub cache: Cache,
+    /// The subscriber's host, if it is another machine.
+    pub hosts: Option<Hosts>,
     /// Programs, lock, command.
     pub setup: Setup,
 }

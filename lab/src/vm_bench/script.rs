@@ -11,6 +11,7 @@
 
 use super::plan::{Keeper, Plan};
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 /// The subscriber's port.
 pub(super) const PORT: u16 = 7000;
@@ -27,6 +28,8 @@ const LEAD: &str = "2700us";
 const FILE: &str = "== ";
 /// The name of the empty file that says that the subscriber listens.
 pub(super) const READY: &str = "ready";
+/// The files that the subscriber writes, the one that it writes last at the end.
+pub(super) const SUBSCRIBERS_FILES: [&str; 4] = ["heard.json", "heard.csv.zst", "far-before", "far-after"];
 /// Where `ktsn guest` keeps its record: hosts' namespaces share a file system.
 const RECORDS: &str = "records";
 /// Frames by which a schedule is checked before the first payload.
@@ -40,7 +43,7 @@ pub(super) struct End {
     /// Its network device.
     pub(super) device: &'static str,
     /// The other end's address, and the MAC address to it.
-    pub(super) peer: &'static str,
+    pub(super) peer: Ipv4Addr,
     /// See `peer`.
     pub(super) peer_mac: String,
     /// A directory of its own.
@@ -87,8 +90,9 @@ pub(super) fn subscriber(plan: &Plan, end: &End) -> String {
          : >{READY}\nemit {READY}\n\
          wait $mark\nsleep 0.3\nkill $listener 2>/dev/null || true\nwait $listener || true\n\
          counters far-after\n\
-         for file in heard.json heard.csv.zst far-before far-after; do emit $file; done\n",
-        end.peer
+         for file in {}; do emit $file; done\n",
+        end.peer,
+        SUBSCRIBERS_FILES.join(" ")
     )
 }
 
@@ -196,6 +200,11 @@ impl Files {
             return Err(format!("wrote {} octets without a file", self.rest.len()));
         }
         Ok(())
+    }
+
+    /// Adds a file that came in another way.
+    pub(super) fn insert(&mut self, name: &str, content: Vec<u8>) {
+        self.whole.insert(name.to_owned(), content);
     }
 
     /// Whether a file is there.

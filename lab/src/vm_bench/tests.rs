@@ -12,7 +12,7 @@ use ktsn_measure::stats::Statistics;
 use ktsn_time::Nanos;
 use std::time::Duration;
 
-fn plan() -> Plan {
+pub(super) fn plan() -> Plan {
     Plan {
         datapaths: vec![Datapath::NoVm, Datapath::Bridge],
         keepers: vec![Keeper::Send, Keeper::Ktsnd],
@@ -26,6 +26,7 @@ fn plan() -> Plan {
         clock: Clock::None,
         choice: Choice { accelerator: Accelerator::Tcg, reason: "test".to_owned() },
         cache: Cache::find(Some("/nowhere".as_ref())),
+        hosts: None,
         setup: Setup::nowhere(),
     }
 }
@@ -53,8 +54,8 @@ fn a_plan_has_each_row_in_each_round_and_refuses_what_cannot_be() {
 fn the_scripts_are_shell_and_name_their_schedule() {
     let end = End {
         device: "eth0",
-        peer: site::ADDRESSES[1],
-        peer_mac: site::mac_of(site::ADDRESSES[1]),
+        peer: site::Addresses::HERE.ends[1],
+        peer_mac: site::mac_of(site::Addresses::HERE.ends[1]),
         directory: "/tmp/end".to_owned(),
         fifo: Some(50),
         cpu: None,

@@ -17,17 +17,21 @@ use super::super::observer::span;
 use super::super::vm::{Wish, tools};
 use super::args::{ModeArgs, ResultArgs, seconds};
 use super::carry_out;
+use super::hosts::HostsArgs;
 
 const EXAMPLES: &str = "\
 Examples:
   make bench-vm
   ktsn bench vm --quick
   ktsn bench vm --datapath bridge,ovs-dpdk --schedule etf,ktsnd --seconds 20 --report vm.html
+  ktsn bench vm --hosts local,ssh:plc-2 --uplink eth1 --within 5us --json vm.json
 
-Two hosts are network namespaces with a veth pair between them. On each of them is a guest: publisher (`ktsn talk`) and subscriber \
+Unless --hosts names another machine, two hosts are network namespaces with a veth pair between them. On each of them is a guest: publisher (`ktsn talk`) and subscriber \
 (`ktsn listen`). bridge: a tap device and the kernel's bridge. ovs-dpdk: vhost-user and a private OVS-DPDK, without PCI. no-vm: the same \
 programs without guests. --schedule says what keeps the publisher's times: send (the program itself), etf (mqprio with etf in the guest), \
 ktsnd (in the guest). The guests' clocks follow the host's through shared memory (vPTP).
+
+With --hosts the subscriber's host is another machine, which needs the same ktsn, root and the guests' image; the publisher's host is this one.
 
 Needs root; guests need QEMU (`ktsn vm image`), ovs-dpdk needs openvswitch-switch-dpdk and 512 huge pages of 2 MiB. Guests run by KVM where \
 one boots with it, else by TCG: such times are only compared with others under TCG.
@@ -78,6 +82,8 @@ pub(super) struct VmArgs {
     results: ResultArgs,
     #[command(flatten)]
     mode: ModeArgs,
+    #[command(flatten)]
+    hosts: HostsArgs,
 }
 
 /// Seconds of a row of `--quick`.
@@ -86,7 +92,7 @@ const QUICK_SECONDS: f64 = 3.0;
 impl VmArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
         let (seconds, rounds) = if self.quick { (QUICK_SECONDS, 1) } else { (self.seconds, self.rounds) };
-        let mut setup = self.mode.setup()?;
+        let (hosts, mut setup) = (self.hosts.hosts()?, self.mode.setup()?);
         setup.tools = tools()?;
         Ok(Plan {
             datapaths: self.datapath.clone(),
@@ -101,6 +107,7 @@ impl VmArgs {
             clock: self.clock,
             choice: Choice { accelerator: Accelerator::Tcg, reason: "there are no guests".to_owned() },
             cache: Cache::find(None),
+            hosts,
             setup,
         })
     }

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The subscriber's side on this machine or on another one.
+//!
+//! In, here: the other host, a row. Out: the same answers as of a side on this machine, and its files. There ([`serve`]): questions, and a
+//! [`Subscriber`] for each row, which ends with the connection.
+
+use super::counters::Reasons;
+use super::ends::SCRIPT_EXTRA;
+use super::plan::{Datapath, Plan, Row};
+use super::script::SUBSCRIBERS_FILES;
+use super::site::{Host, Which};
+use super::subscriber::{Heard, State, Subscriber};
+use super::tap;
+use crate::error::LabError;
+use crate::exclusive::check_machine;
+use crate::experiment::Setup;
+use crate::remote::RemoteError;
+use crate::remote::hosts::{self, ANSWER_MAX, Far, SetUp, Side, question};
+use crate::tools::Tools;
+use crate::vm::{self, Accelerator, Cache, Choice, Kind, Renew};
+use ktsn_time::Nanos;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long the other machine may take to be quiet.
+const QUIET_MAX: Duration = Duration::from_secs(30);
+/// How long the guests' image may take there: its packages are fetched.
+const IMAGE_MAX: Duration = Duration::from_secs(1800);
+/// How long a virtual switch and the devices may take there.
+const SITE_MAX: Duration = Duration::from_secs(120);
+/// How often the other machine is asked how far it is: each question takes some of its time.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// What the other machine's samples are called.
+const SAMPLES: &str = "samples.json";
+
+/// A row, as the other machine hears of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Order {
+    datapath: String,
+    keeper: String,
+    load: String,
+    payloads: Vec<usize>,
+    period_ns: i64,
+    frames: u64,
+    boot_within_ms: u64,
+    clock: String,
+}
+
+impl Order {
+    fn of(plan: &Plan, row: Row) -> Self {
+        Self {
+            datapath: row.datapath.to_string(),
+            keeper: row.keeper.to_string(),
+            load: row.load.to_string(),
+            payloads: plan.payloads.clone(),
+            period_ns: plan.period.get(),
+            frames: plan.frames,
+            boot_within_ms: plan.boot_within.as_millis() as u64,
+            clock: plan.clock.to_string(),
+        }
+    }
+
+    /// Row and plan; `None`: a word of it is none of this experiment.
+    fn read(self, setup: &Setup, choice: Option<&Choice>) -> Option<(Plan, Row)> {
+        let row = Row {
+            datapath: self.datapath.parse().ok()?,
+            keeper: self.keeper.parse().ok()?,
+            load: self.load.parse().ok()?,
+        };
+        let no_guests = || Choice { accelerator: Accelerator::Tcg, reason: "there are no guests".to_owned() };
+        let plan = Plan {
+            datapaths: vec![row.datapath],
+            keepers: vec![row.keeper],
+            loads: vec![row.load],
+            payloads: self.payloads,
+            period: Nanos::new(self.period_ns),
+            frames: self.frames,
+            rounds: 1,
+            load_mbit: 0,
+            boot_within: Duration::from_millis(self.boot_within_ms),
+            clock: self.clock.parse().ok()?,
+            choice: choice.cloned().unwrap_or_else(no_guests),
+            cache: Cache::find(None),
+            hosts: None,
+            setup: setup.clone(),
+        };
+        Some((plan, row))
+    }
+}
+
+/// The other host of an experiment that has one.
+#[derive(Debug)]
+pub(super) struct Apart {
+    far: Far,
+    /// The number that both machines share.
+    pub(super) number: u16,
+}
+
+impl Apart {
+    pub(super) fn new(far: Far, number: u16) -> Self {
+        Self { far, number }
+    }
+
+    /// Makes the other machine ready for guests that run as those of this one.
+    ///
+    /// # Errors
+    /// It has no KVM where this one has; its image cannot be made.
+    pub(super) fn prepare(&mut self, choice: &Choice) -> Result<(), LabError> {
+        let question = json!({ "guests": choice.accelerator.to_string() });
+        Ok(self.far.ask(&question, IMAGE_MAX)?)
+    }
+
+    /// # Errors
+    /// The other machine does not answer.
+    pub(super) fn wait_until_quiet(&mut self) -> Result<u32, LabError> {
+        Ok(self.far.ask(&json!({ "quiet": null }), QUIET_MAX)?)
+    }
+
+    /// # Errors
+    /// Records that cannot be of this run.
+    pub(super) fn refuse(&self, problem: String) -> LabError {
+        self.far.refuse(problem).into()
+    }
+}
+
+/// Where a row's subscriber is.
+pub(super) enum Other<'a> {
+    Here(Box<Subscriber>),
+    There { apart: &'a mut Apart, asked: Option<(Instant, State)>, longest: Duration },
+}
+
+impl<'a> Other<'a> {
+    /// Sets the subscriber's host up on the other machine, and starts its script.
+    ///
+    /// # Errors
+    /// [`LabError::Impossible`]: that machine cannot have the row.
+    pub(super) fn there(apart: &'a mut Apart, plan: &Plan, row: Row) -> Result<Self, LabError> {
+        let begun: Result<(), RemoteError> = apart.far.ask(&json!({ "row": Order::of(plan, row) }), SITE_MAX);
+        begun.map_err(impossible)?;
+        let longest = plan.traffic() + SCRIPT_EXTRA + ANSWER_MAX;
+        Ok(Self::There { apart, asked: None, longest })
+    }
+
+    /// # Errors
+    /// The other machine does not answer.
+    pub(super) fn state(&mut self) -> Result<State, LabError> {
+        match self {
+            Self::Here(subscriber) => Ok(subscriber.state()),
+            Self::There { asked: Some((at, state)), .. } if at.elapsed() < ASK_AGAIN => Ok(*state),
+            Self::There { apart, asked, .. } => {
+                let state = apart.far.ask(&json!({ "state": null }), ANSWER_MAX)?;
+                *asked = Some((Instant::now(), state));
+                Ok(state)
+            }
+        }
+    }
+
+    /// # Errors
+    /// As [`Subscriber::start_load`].
+    pub(super) fn start_load(&mut self) -> Result<(), LabError> {
+        match self {
+            Self::Here(subscriber) => subscriber.start_load(),
+            Self::There { apart, .. } => Ok(apart.far.ask(&json!({ "load": null }), ANSWER_MAX)?),
+        }
+    }
+
+    /// # Errors
+    /// As [`Subscriber::load_octets`].
+    pub(super) fn load_octets(&mut self) -> Result<u64, LabError> {
+        match self {
+            Self::Here(subscriber) => subscriber.load_octets(),
+            Self::There { apart, .. } => Ok(apart.far.ask(&json!({ "octets": null }), ANSWER_MAX)?),
+        }
+    }
+
+    /// # Errors
+    /// As [`Subscriber::count`].
+    pub(super) fn count(&mut self) -> Result<(), LabError> {
+        match self {
+            Self::Here(subscriber) => subscriber.count(),
+            Self::There { apart, .. } => Ok(apart.far.ask(&json!({ "count": null }), ANSWER_MAX)?),
+        }
+    }
+
+    /// # Errors
+    /// As [`Subscriber::check`]. The other machine says it with its next answer.
+    pub(super) fn check(&mut self) -> Result<(), LabError> {
+        match self {
+            Self::Here(subscriber) => subscriber.check(),
+            Self::There { .. } => Ok(()),
+        }
+    }
+
+    /// Ends the subscriber soon, for a run that has failed.
+    pub(super) fn stop(&mut self) {
+        match self {
+            Self::Here(subscriber) => subscriber.stop(),
+            Self::There { apart, .. } => {
+                // The run's error counts. A connection that has ended has ended the subscriber, too.
+                let _may_fail: Result<(), RemoteError> = apart.far.ask(&json!({ "stop": null }), ANSWER_MAX);
+            }
+        }
+    }
+
+    /// What the subscriber left, once it has ended. The records of its tap device are in `directory` then.
+    ///
+    /// # Errors
+    /// As [`Subscriber::finish`]; a file of the other machine is too large.
+    pub(super) fn finish(&mut self, plan: &Plan, row: Row, directory: &Path) -> Result<Heard, LabError> {
+        let (apart, longest) = match self {
+            Self::Here(subscriber) => return subscriber.finish(),
+            Self::There { apart, longest, .. } => (apart, *longest),
+        };
+        let dropped: Reasons = apart.far.ask(&json!({ "end": null }), longest)?;
+        let fetched = tempfile::tempdir_in(directory).map_err(LabError::system("temporary directory"))?;
+        let frames = plan.frames * plan.payloads.len() as u64;
+        let mut heard = Heard { dropped: printable(dropped), ..Heard::default() };
+        for name in SUBSCRIBERS_FILES {
+            let content = fetch(&mut apart.far, name, fetched.path(), frames)?;
+            heard.files.insert(name, content);
+        }
+        let samples = fetch(&mut apart.far, SAMPLES, fetched.path(), frames)?;
+        heard.samples = serde_json::from_slice(&samples)
+            .map_err(|error| apart.refuse(format!("its {SAMPLES} is none: {error}")))?;
+        if row.datapath == Datapath::Bridge {
+            let name = tap::file(Which::Subscriber);
+            apart.far.fetch(&name, &directory.join(&name), frames)?;
+        }
+        Ok(heard)
+    }
+}
+
+/// What a side that cannot have a row says.
+fn impossible(error: RemoteError) -> LabError {
+    match &error {
+        RemoteError::There { target, text, status: 3 } => {
+            let text = text.strip_prefix("not possible here: ").unwrap_or(text);
+            let (what, remedy) = text.split_once("; remedy: ").unwrap_or((text, "another host"));
+            LabError::Impossible { what: format!("{target}: {what}"), remedy: remedy.to_owned() }
+        }
+        _ => error.into(),
+    }
+}
+
+/// Names of the other machine, as they may be shown.
+fn printable(reasons: Reasons) -> Reasons {
+    reasons.into_iter().map(|(name, count)| (vm::printable(name.as_bytes()), count)).collect()
+}
+
+fn fetch(far: &mut Far, name: &str, directory: &Path, frames: u64) -> Result<Vec<u8>, LabError> {
+    let path = directory.join(name);
+    far.fetch(name, &path, frames)?;
+    std::fs::read(&path).map_err(LabError::file(&path))
+}
+
+/// The subscriber's machine.
+struct Served {
+    // Ends before its directory.
+    subscriber: Option<Subscriber>,
+    /// Where the files of the row are made.
+    of_row: Option<TempDir>,
+    choice: Option<Choice>,
+    set_up: SetUp,
+    setup: Setup,
+    directory: PathBuf,
+}
+
+/// Serves the first host's questions until the connection ends.
+///
+/// # Errors
+/// As [`hosts::serve`].
+pub fn serve(tools: &Tools) -> Result<(), LabError> {
+    hosts::serve(|set_up: &SetUp| {
+        let setup =
+            Setup { tools: tools.clone(), lock: None, command: Vec::new(), functional: set_up.functional };
+        if !setup.functional {
+            check_machine()?;
+        }
+        setup.tools.check_daemon()?;
+        let directory = std::env::current_dir().map_err(LabError::system("working directory"))?;
+        Ok(Served { subscriber: None, of_row: None, choice: None, set_up: set_up.clone(), setup, directory })
+    })
+}
+
+impl Side for Served {
+    fn answer(&mut self, asked: &Value) -> Result<Value, LabError> {
+        let odd = || LabError::Usage(format!("no question of this experiment: {asked}"));
+        match question(asked).ok_or_else(odd)? {
+            ("guests", value) => self.prepare(value.as_str().ok_or_else(odd)?).map(|()| Value::Null),
+            ("quiet", _) => self.setup.wait_until_quiet(&mut |_| {}).map(|refusals| json!(refusals)),
+            ("row", value) => {
+                let order = read::<Order>(value).ok_or_else(odd)?;
+                self.begin(order.read(&self.setup, self.choice.as_ref()).ok_or_else(odd)?)
+            }
+            ("stop", _) => {
+                self.subscriber = None;
+                Ok(Value::Null)
+            }
+            ("state", _) => {
+                let subscriber = self.subscriber()?;
+                subscriber.check()?;
+                Ok(json!(subscriber.state()))
+            }
+            ("load", _) => self.subscriber()?.start_load().map(|()| Value::Null),
+            ("octets", _) => self.subscriber()?.load_octets().map(|octets| json!(octets)),
+            ("count", _) => self.subscriber()?.count().map(|()| Value::Null),
+            ("end", _) => self.end(),
+            _ => Err(odd()),
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    serde_json::from_value(value.clone()).ok()
+}
+
+impl Served {
+    fn subscriber(&mut self) -> Result<&mut Subscriber, LabError> {
+        self.subscriber.as_mut().ok_or_else(|| LabError::Usage("no row runs".to_owned()))
+    }
+
+    /// The image, and whether guests run here as on the first host.
+    fn prepare(&mut self, accelerator: &str) -> Result<(), LabError> {
+        let cache = Cache::find(None);
+        vm::clean(&cache)?;
+        let mut image = || vm::image(&cache, Kind::Qemu, Renew::Nothing, &mut |_| {});
+        drop(image()?);
+        let mut choice = Choice { accelerator: Accelerator::Tcg, reason: String::new() };
+        if accelerator == Accelerator::Kvm.to_string() {
+            choice = vm::choose(&cache, &self.setup.tools, &mut image, &mut |_| {})?;
+        }
+        if choice.accelerator.to_string() != accelerator {
+            return Err(LabError::Impossible {
+                what: format!(
+                    "guests run by {accelerator} on the first host and not here: {}",
+                    choice.reason
+                ),
+                remedy: "--accelerator tcg, so that both run alike".to_owned(),
+            });
+        }
+        self.choice = Some(choice);
+        Ok(())
+    }
+
+    fn begin(&mut self, (plan, row): (Plan, Row)) -> Result<Value, LabError> {
+        plan.check()?;
+        self.subscriber = None;
+        let of_row =
+            tempfile::tempdir_in(&self.directory).map_err(LabError::system("temporary directory"))?;
+        let uplink = (self.set_up.uplink.as_str(), self.set_up.number);
+        let host = Host::apart(Which::Subscriber, row.datapath, uplink, of_row.path())?;
+        self.subscriber = Some(Subscriber::begin(&plan, row, host, of_row.path(), true)?);
+        self.of_row = Some(of_row);
+        Ok(Value::Null)
+    }
+
+    /// Ends the row: what was dropped. Its files lie in the directory then.
+    fn end(&mut self) -> Result<Value, LabError> {
+        let ended = self.subscriber()?.finish();
+        self.subscriber = None;
+        let heard = ended?;
+        for name in SUBSCRIBERS_FILES {
+            super::ends::keep(&heard.files, name, &self.directory)?;
+        }
+        let path = self.directory.join(SAMPLES);
+        let samples = serde_json::to_vec(&heard.samples).unwrap_or_default();
+        std::fs::write(&path, samples).map_err(LabError::file(&path))?;
+        let tap = tap::file(Which::Subscriber);
+        let of_row = self.of_row.take();
+        if let Some(from) = of_row.as_ref().map(|row| row.path().join(&tap)).filter(|from| from.exists()) {
+            std::fs::rename(&from, self.directory.join(&tap)).map_err(LabError::file(&from))?;
+        }
+        Ok(json!(heard.dropped))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm_bench::{Keeper, Load};
+
+    #[test]
+    fn a_row_is_read_as_it_was_ordered() {
+        let plan = super::super::tests::plan();
+        let row = Row { datapath: Datapath::Bridge, keeper: Keeper::Ktsnd, load: Load::Udp };
+        let text = serde_json::to_string(&Order::of(&plan, row)).unwrap();
+        let order: Order = serde_json::from_str(&text).unwrap();
+        let (there, read) = order.clone().read(&plan.setup, None).unwrap();
+        assert_eq!(read, row);
+        assert_eq!((there.frames, there.period, &there.payloads), (plan.frames, plan.period, &plan.payloads));
+        assert_eq!((there.boot_within, there.clock), (plan.boot_within, plan.clock));
+        there.check().unwrap();
+        let odd = Order { datapath: "cable".to_owned(), ..order };
+        assert!(odd.read(&plan.setup, None).is_none());
+    }
+
+    #[test]
+    fn what_the_other_machine_cannot_have_is_a_row_that_is_left_out() {
+        let target: crate::remote::Target = "ssh:b".parse().unwrap();
+        let text = "not possible here: no OVS; remedy: `make setup`".to_owned();
+        let error = impossible(RemoteError::There { target: target.clone(), text, status: 3 });
+        assert_eq!(error.to_string(), "not possible here: ssh:b: no OVS; remedy: `make setup`");
+        let error = impossible(RemoteError::There { target, text: "broken".to_owned(), status: 1 });
+        assert!(!matches!(error, LabError::Impossible { .. }), "{error}");
+    }
+}
