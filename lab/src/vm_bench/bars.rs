@@ -94,6 +94,10 @@ fn compare_keepers(document: &mut Document) {
             // Where etf lost none there is no ratio.
             if lost.is_some_and(|count| count > 0.0) {
                 ask("lost", 1.0);
+                // The bar is "fewer": as many miss it.
+                if let Some(asked) = document.comparisons.last_mut() {
+                    asked.holds = Some(asked.ratio.is_some_and(|ratio| ratio < 1.0));
+                }
             }
         }
     }

@@ -156,6 +156,11 @@ fn ktsnd_in_a_guest_is_held_against_etf_at_the_tap() {
         compared(vec![of("etf", Some(400), 20), of("ktsnd", Some(100), 30)]),
         [(off.clone(), Some(0.25), Some(true)), ("lost".to_owned(), Some(1.5), Some(false))]
     );
+    // As many are not fewer.
+    assert_eq!(
+        compared(vec![of("etf", Some(400), 20), of("ktsnd", Some(100), 20)])[1],
+        ("lost".to_owned(), Some(1.0), Some(false))
+    );
     // No ratio to nothing, and none where the guests have clocks of their own.
     assert_eq!(
         compared(vec![of("etf", Some(400), 0), of("ktsnd", Some(300), 0)]),
