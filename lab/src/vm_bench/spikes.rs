@@ -17,11 +17,11 @@ use std::time::Duration;
 
 /// The rule in words, for the results.
 pub(super) const RULE: &str = "a spike is a latency of 500 µs above the run's median, because an interpreted guest's median is above 500 µs. \
-                               With stamps of one clock at both tap devices it is said where half of the excess or more went: the publisher's guest, \
-                               the network between the tap devices, or the subscriber's guest. The cause, in this order: the hypervisor \
-                               took time in that tenth of a second (steal); tasks waited for a CPU for half of the excess beyond what is \
-                               usual (PSI); interrupts, or soft interrupts of one kind, were twice the run's median and 100 more; else \
-                               unknown";
+                               With stamps at both tap devices, by clocks that agree, it is said where half of the excess or more went: \
+                               the publisher's guest, the network between the tap devices, or the subscriber's guest. The cause, in this \
+                               order: the hypervisor took time in that tenth of a second (steal); tasks waited for a CPU for half of the \
+                               excess beyond what is usual (PSI); interrupts, or soft interrupts of one kind, were twice the run's median \
+                               and 100 more; else unknown";
 
 /// Spikes of a run that are shown one by one.
 const SHOWN_MAX: usize = 10;
