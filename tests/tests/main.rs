@@ -64,6 +64,7 @@ mod remote;
 mod rt_remote;
 mod supervision;
 mod two_hosts;
+mod two_hosts_datapaths;
 mod two_hosts_vm;
 mod txtime_rules;
 mod virtual_switch;

@@ -5,7 +5,8 @@
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use ktsn_tests::cli::ktsn;
+use ktsn_tests::cli::{folder, ktsn};
+use ktsn_tests::two_hosts::{CLOSE, Hosts};
 use serde_json::Value;
 
 use super::bench::{guests, namespaces_of};
@@ -67,6 +68,37 @@ fn frames_pass_a_guest_both_ways_and_its_rows_stand_apart() {
     let page = std::fs::read_to_string(cache.0.path().join("d.html")).unwrap();
     assert!(page.contains("“datapaths”: without guests") && page.contains("“datapaths”: guests under TCG"));
     assert!(cache.0.path().join("records/guest-tap-xdp-64-ingress-udp.csv.zst").is_file());
+    assert_eq!((namespaces_of(pid), cache.records()), (0, 0));
+}
+
+/// The remote host is another one, the guest is here.
+#[test]
+fn frames_pass_between_a_guest_and_another_host() {
+    let image = match image() {
+        Ok(image) => image,
+        Err(reason) => return skip(reason),
+    };
+    let (cache, hosts, ktsn) = (Cache::new(image, true), Hosts::held(), folder().join("ktsn"));
+    let arguments = ["datapaths", "--rounds=1", "--seconds=0.1", "--ends=guest", "--accelerator=tcg"];
+    let mut run = hosts.bench([&ktsn, &ktsn], &arguments);
+    run.current_dir(cache.0.path()).env("KTSN_VM_CACHE", cache.0.path()).args(CLOSE);
+    run.args(["--path=tap-bridge", "--json=d.json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let run = run.spawn().unwrap();
+    let pid = run.id();
+    let Output { status, stderr, .. } = run.wait_with_output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    let document: Value =
+        serde_json::from_slice(&std::fs::read(cache.0.path().join("d.json")).unwrap()).unwrap();
+    let series = document["series"].as_array().unwrap();
+    let all: Vec<&Value> = series.iter().filter(|one| one["round"] == "all").collect();
+    // Two directions, two loads.
+    assert_eq!(all.len(), 4, "{document:#}");
+    for one in all {
+        assert_eq!((&one["path"], &one["accelerator"]), (&"guest-tap-bridge".into(), &"tcg".into()), "{one}");
+        assert_eq!(one["lost_uncounted"], 0, "{one}");
+        assert!(one["frames_received"].as_u64().unwrap() > 0, "{one}");
+    }
+    assert_eq!(document["parameters"]["hosts"]["clock_bound_ns"], 220_302);
     assert_eq!((namespaces_of(pid), cache.records()), (0, 0));
 }
 

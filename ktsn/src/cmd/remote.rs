@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use ktsn_lab::remote::clock::{self, ClockFacts, Holder};
 use ktsn_lab::remote::{Guarded, Outcome, Remote, RemoteError, Target, guard};
-use ktsn_lab::{LabError, Tools, control_loop, realtime, vm_bench};
+use ktsn_lab::{LabError, Tools, control_loop, datapaths, realtime, vm_bench};
 use ktsn_measure::clock::stop_on_signals;
 use ktsn_time::Nanos;
 use serde_json::json;
@@ -58,6 +58,7 @@ enum Command {
 /// An experiment with two sides.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum Experiment {
+    Datapaths,
     Loop,
     Vm,
     Rt,
@@ -217,6 +218,7 @@ fn side(experiment: Experiment) -> Result<ExitCode, RemoteError> {
     let program = std::env::current_exe().map_err(|source| LabError::System { what: "own path", source })?;
     let tools = Tools::beside(&program);
     match experiment {
+        Experiment::Datapaths => datapaths::far::serve()?,
         Experiment::Loop => control_loop::far::serve(&tools)?,
         Experiment::Vm => vm_bench::serve(&tools)?,
         Experiment::Rt => realtime::serve()?,

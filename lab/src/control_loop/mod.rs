@@ -119,7 +119,7 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     describe(plan, &mut document);
     let (mut all, mut runs, mut sequence) = (Vec::new(), Vec::new(), 0);
     for round in 1..=plan.rounds {
-        let refusals = plan.setup.wait_until_quiet(watch)? + bench.end.wait_until_quiet(watch)?;
+        let refusals = plan.setup.wait_until_quiet(watch)?.saturating_add(bench.end.wait_until_quiet(watch)?);
         for &path in &plan.paths {
             watch(Event::Step(&format!("round {round}, {path}")));
             let ((mut series, run), voided) = repeat_void(&path.to_string(), watch, || {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The place of a datapath: a host and a remote host, as namespaces with a veth between them.
+//! The place of a datapath: a host and a remote host, as namespaces with a veth between them; or the host here, the remote host on another
+//! machine.
 //!
-//! In: nothing but root's rights. Out: a [`Bed`]. It is removed on drop; what a killed process left is swept by the next one. Nothing is
-//! made in the caller's own namespace.
+//! In: nothing but root's rights; of two machines the devices that lead to each other. Out: a [`Bed`], there a [`RemoteBed`]. Both are removed
+//! on drop; what a killed process left is swept by the next one. Nothing is made in the caller's own namespace.
 //!
 //! ```text
 //!   host      [the datapath] ── up0 ════════ far0   remote host
@@ -11,7 +12,7 @@
 use crate::command::{output, run};
 use crate::error::LabError;
 use crate::sys;
-use crate::testbed::{new_stem, remove};
+use crate::testbed::{Passes, connect, new_stem, remove};
 use std::collections::BTreeMap;
 
 use super::frame::{REMOTE_MAC, text};
@@ -20,6 +21,10 @@ use super::frame::{REMOTE_MAC, text};
 pub const UPLINK: &str = "up0";
 /// The remote host's end.
 pub const FAR: &str = "far0";
+/// The tap of the virtual machine.
+pub const TAP: &str = "vm0";
+/// One queue: an AF_XDP port reads one.
+const ONE_QUEUE: &str = "numtxqueues 1 numrxqueues 1";
 /// The kernel's limit for the name of a device, without its zero.
 const NAME_OCTETS_MAX: usize = 15;
 
@@ -39,13 +44,67 @@ pub fn check_name(name: &str) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Two hosts; removed on drop.
+/// A namespace without neighbour discovery.
+fn make(namespace: &str) -> Result<(), LabError> {
+    run(None, &format!("ip netns add {namespace}"))?;
+    // Its frames would be those of a stranger. Where there is no IPv6, there is none to be switched off.
+    let _no_ipv6 =
+        sys::within(namespace, || std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"));
+    Ok(())
+}
+
+/// Removes devices of a namespace before it is removed itself: that ends them later, and until then their addresses are taken.
+fn remove_with(namespace: &str, devices: &[&str]) {
+    for device in devices {
+        // A part of the path may have removed it.
+        let _gone = run(None, &format!("ip -n {namespace} link del {device}"));
+    }
+    remove(namespace);
+}
+
+/// The remote host, where the host is another machine; removed on drop.
+#[derive(Debug)]
+pub struct RemoteBed {
+    /// Its namespace.
+    pub namespace: String,
+}
+
+impl RemoteBed {
+    /// Sets it up, with `far0` on the machine's device that leads to the host.
+    ///
+    /// # Errors
+    /// [`LabError::Impossible`] without the rights or the device, or while another experiment has it; else the command that failed. Nothing is
+    /// left behind.
+    pub fn new(device: &str) -> Result<Self, LabError> {
+        let bed = Self { namespace: format!("{}vr", new_stem()?) };
+        make(&bed.namespace)?;
+        connect(&bed.namespace, FAR, Passes::Own(&text(REMOTE_MAC)), device, ONE_QUEUE)?;
+        up(&bed.namespace, FAR, device)?;
+        Ok(bed)
+    }
+}
+
+impl Drop for RemoteBed {
+    fn drop(&mut self) {
+        remove_with(&self.namespace, &[FAR]);
+    }
+}
+
+/// Two macvlans with one address cannot be on one device.
+fn up(namespace: &str, name: &str, device: &str) -> Result<(), LabError> {
+    run(None, &format!("ip -n {namespace} link set {name} up")).map_err(|error| LabError::Impossible {
+        what: format!("the device {device} cannot be the uplink: {error}"),
+        remedy: "wait until no other `ktsn bench datapaths` uses this device".to_owned(),
+    })
+}
+
+/// The host of a virtual machine and, unless that is another machine, the remote host; removed on drop.
 #[derive(Debug)]
 pub struct Bed {
     /// Namespace of the host of the virtual machine.
     pub host: String,
-    /// Namespace of the remote host.
-    pub remote: String,
+    /// Namespace of the remote host; `None`: that is another machine.
+    pub remote: Option<String>,
 }
 
 impl Bed {
@@ -56,26 +115,36 @@ impl Bed {
     pub fn new() -> Result<Self, LabError> {
         let stem = new_stem()?;
         // Made before anything exists, so that a failure on the way removes what already does.
-        let bed = Self { host: format!("{stem}vh"), remote: format!("{stem}vr") };
-        for name in [&bed.host, &bed.remote] {
-            run(None, &format!("ip netns add {name}"))?;
-            // Its neighbour discovery would be frames of a stranger. Where there is no IPv6, there is none to be switched off.
-            let _no_ipv6 =
-                sys::within(name, || std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"));
+        let remote = format!("{stem}vr");
+        let bed = Self { host: format!("{stem}vh"), remote: Some(remote.clone()) };
+        for name in [&bed.host, &remote] {
+            make(name)?;
         }
-        // One queue: an AF_XDP port reads one.
         run(
             None,
             &format!(
-                "ip -n {} link add {UPLINK} numtxqueues 1 numrxqueues 1 type veth peer name {FAR} address {} numtxqueues 1 \
-                 numrxqueues 1 netns {}",
+                "ip -n {} link add {UPLINK} {ONE_QUEUE} type veth peer name {FAR} address {} {ONE_QUEUE} netns {remote}",
                 bed.host,
                 text(REMOTE_MAC),
-                bed.remote
             ),
         )?;
         run(None, &format!("ip -n {} link set {UPLINK} up", bed.host))?;
-        run(None, &format!("ip -n {} link set {FAR} up", bed.remote))?;
+        run(None, &format!("ip -n {remote} link set {FAR} up"))?;
+        Ok(bed)
+    }
+
+    /// Sets the host up, with `up0` on the machine's device that leads to the remote host. Frames of that one's station pass `up0`; it stays
+    /// down unless `is_port` says that the path goes through it.
+    ///
+    /// # Errors
+    /// As [`RemoteBed::new`].
+    pub fn half(device: &str, is_port: bool) -> Result<Self, LabError> {
+        let bed = Self { host: format!("{}vh", new_stem()?), remote: None };
+        make(&bed.host)?;
+        connect(&bed.host, UPLINK, Passes::From(&[text(REMOTE_MAC)]), device, ONE_QUEUE)?;
+        if is_port {
+            up(&bed.host, UPLINK, device)?;
+        }
         Ok(bed)
     }
 
@@ -110,8 +179,19 @@ impl Bed {
     }
 }
 
+/// Frames that a device dropped, by counter.
+///
+/// # Errors
+/// `ip` fails.
+pub(super) fn drops_of(namespace: Option<&str>, device: &str) -> Result<BTreeMap<String, u64>, LabError> {
+    let inside = namespace.map(|name| format!("-n {name} ")).unwrap_or_default();
+    let line = format!("ip {inside}-s -s -j link show dev {device}");
+    let text = output(None, &line)?;
+    drops_in(&text).ok_or(LabError::Command { command: line, status: "no counters".to_owned(), stderr: text })
+}
+
 /// The counters of lost frames in what `ip -s -s -j link show` prints.
-pub(super) fn drops_in(text: &str) -> Option<BTreeMap<String, u64>> {
+fn drops_in(text: &str) -> Option<BTreeMap<String, u64>> {
     const COUNTERS: [(&str, &str); 6] = [
         ("rx", "dropped"),
         ("rx", "errors"),
@@ -154,8 +234,14 @@ fn drops_of_sockets(text: &str) -> BTreeMap<String, u64> {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        remove(&self.host);
-        remove(&self.remote);
+        match &self.remote {
+            Some(remote) => {
+                remove(&self.host);
+                remove(remote);
+            }
+            // The other machine's half is the other machine's.
+            None => remove_with(&self.host, &[TAP, UPLINK]),
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A datapath that stands: its bed, its parts, and the two ends.
 //!
-//! In: which path, what is on the virtual machine's side, how a switch may use the machine. Out: a [`Datapath`] through which frames have passed both ways. Everything ends with
-//! the value, in the order of its fields.
+//! In: which path, what is on the virtual machine's side, where the remote host is, how a switch may use the machine. Out: a [`Datapath`]
+//! through which frames have passed both ways. Everything ends with the value, in the order of its fields.
 
-use super::bed::{Bed, FAR, UPLINK, check_name};
+use super::apart::There;
+use super::bed::{Bed, FAR, TAP, UPLINK, check_name};
 use super::endpoint::{Endpoint, Packet, Tap};
 use super::frame::{self, GUEST_MAC, Kind, REMOTE_MAC, text};
 use super::guest::{Guest, Guests, Wire};
@@ -23,11 +24,9 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The tap of the stand-in.
-const TAP: &str = "vm0";
 const BRIDGE: &str = "br0";
 /// Longest wait for the first frame of a direction.
-const PASSES_MAX: Duration = Duration::from_secs(10);
+pub(super) const PASSES_MAX: Duration = Duration::from_secs(10);
 const TRY_AGAIN: Duration = Duration::from_millis(5);
 const TRIES_A_FRAME: u32 = 10;
 
@@ -94,23 +93,36 @@ enum Parts {
     Switch(Box<Ovs>),
 }
 
+/// Where the remote host is.
+pub(super) enum Remote<'a> {
+    /// A namespace of this machine: its end.
+    Here(Endpoint),
+    /// Another machine.
+    There(&'a mut There),
+}
+
 /// A datapath that stands. Fields end in this order.
-pub(crate) struct Datapath {
+pub(crate) struct Datapath<'a> {
     pub(super) near: Near,
-    pub(super) remote: Endpoint,
+    pub(super) remote: Remote<'a>,
     parts: Parts,
     bed: Bed,
     path: Path,
 }
 
-/// Why a path is not possible on this machine, before it is tried.
-pub(super) fn missing(path: Path) -> Option<String> {
+/// Why a path is not possible on this machine, before it is tried. `is_apart`: the remote host is another machine.
+pub(super) fn missing(path: Path, is_apart: bool) -> Option<String> {
     match path {
+        Path::TapXdp if is_apart => Some(NO_XDP.to_owned()),
         Path::Vfio => Some(no_vfio(FilePath::new("/sys/bus/pci/drivers/vfio-pci"))),
         _ if path.has_switch() => switch::check().err().map(|error| error.to_string()),
         _ => None,
     }
 }
+
+/// The programs of tap + XDP run in drivers.
+const NO_XDP: &str = "xdp_driver_missing: the uplink to another host is a macvlan, whose driver runs no XDP programs; remedy: measure tap-xdp \
+                      on one machine (--hosts local)";
 
 /// VFIO needs a device that is given away, and a remote host at its other end.
 fn no_vfio(driver: &FilePath) -> String {
@@ -128,8 +140,9 @@ fn no_vfio(driver: &FilePath) -> String {
     }
 }
 
-impl Datapath {
-    /// Sets the path up and passes a frame through it both ways. `directory` is for sockets.
+impl<'a> Datapath<'a> {
+    /// Sets the path up and passes a frame through it both ways. `directory` is for sockets; `there`: the remote host, if that is another
+    /// machine.
     ///
     /// # Errors
     /// [`LabError::Impossible`] with the remedy, else what failed. Nothing is left behind.
@@ -138,14 +151,13 @@ impl Datapath {
         with: With<'_>,
         placement: Placement,
         directory: &FilePath,
+        there: Option<&'a mut There>,
     ) -> Result<Self, LabError> {
         check_name(TAP)?;
-        let bed = Bed::new()?;
-        let remote_index = Bed::index(&bed.remote, FAR)?;
-        let remote = sys::within(&bed.remote, || Packet::open(remote_index)).map(Endpoint::Packet)?;
+        let (bed, remote) = place(path, there)?;
         let (near, parts) = match path {
             Path::Vfio => {
-                let what = missing(path).unwrap_or_default();
+                let what = missing(path, false).unwrap_or_default();
                 return Err(LabError::Impossible { what, remedy: "another path".to_owned() });
             }
             Path::Macvtap => (with.at_tap(open_macvtap(&bed)?, true, placement)?, Parts::Kernel),
@@ -156,7 +168,13 @@ impl Datapath {
                     xdp::Side { device: TAP, mac: GUEST_MAC },
                     xdp::Side { device: UPLINK, mac: REMOTE_MAC },
                 );
-                let xdp = xdp::set_up(&bed.host, tap, uplink, (&bed.remote, FAR))?;
+                let Some(remote) = &bed.remote else {
+                    return Err(LabError::Impossible {
+                        what: NO_XDP.to_owned(),
+                        remedy: "another path".to_owned(),
+                    });
+                };
+                let xdp = xdp::set_up(&bed.host, tap, uplink, (remote, FAR))?;
                 (with.at_tap(owned, false, placement)?, Parts::Xdp(xdp))
             }
             Path::TapOvs | Path::OvsAfxdp | Path::OvsDpdk => {
@@ -164,25 +182,46 @@ impl Datapath {
             }
         };
         let mut datapath = Self { near, remote, parts, bed, path };
-        match &mut datapath.near {
-            Near::StandIn(_) => {
+        if let Near::Guest(guest) = &mut datapath.near {
+            guest.wait_until_ready()?;
+        }
+        match (&mut datapath.near, &mut datapath.remote) {
+            (near, Remote::There(there)) => {
+                let tried = there.try_out(near, path);
+                // A switch that has ended explains why nothing passed.
+                datapath.check()?;
+                tried?;
+            }
+            (Near::StandIn(_), _) => {
                 Direction::ALL.into_iter().try_for_each(|direction| datapath.try_out(direction))?;
             }
-            Near::Guest(guest) => {
-                guest.wait_until_ready()?;
-                // The guest answers a trial by another one.
-                datapath.try_out(Direction::Ingress)?;
-            }
+            // The guest answers a trial by another one.
+            (Near::Guest(_), _) => datapath.try_out(Direction::Ingress)?,
         }
         Ok(datapath)
     }
 
-    /// The sender's end, and where a trial is seen.
-    const fn ends_of_trial(&mut self, direction: Direction) -> (&mut Endpoint, Option<&mut Endpoint>) {
-        match (&mut self.near, direction) {
-            (Near::Guest(_), _) => (&mut self.remote, None),
-            (Near::StandIn(near), Direction::Egress) => (near, Some(&mut self.remote)),
-            (Near::StandIn(near), Direction::Ingress) => (&mut self.remote, Some(near)),
+    /// The sender's end, and where a trial is seen; of one machine.
+    const fn ends_of_trial(
+        &mut self,
+        direction: Direction,
+    ) -> Option<(&mut Endpoint, Option<&mut Endpoint>)> {
+        let Remote::Here(remote) = &mut self.remote else { return None };
+        Some(match (&mut self.near, direction) {
+            (Near::Guest(_), _) => (remote, None),
+            (Near::StandIn(near), Direction::Egress) => (near, Some(remote)),
+            (Near::StandIn(near), Direction::Ingress) => (remote, Some(near)),
+        })
+    }
+
+    /// Waits until the remote host is quiet, if it is another machine; how often it was not.
+    ///
+    /// # Errors
+    /// The connection's.
+    pub(super) fn wait_until_quiet(&mut self) -> Result<u32, LabError> {
+        match &mut self.remote {
+            Remote::Here(_) => Ok(0),
+            Remote::There(there) => there.wait_until_quiet(),
         }
     }
 
@@ -200,7 +239,11 @@ impl Datapath {
     /// The kernel's.
     pub(super) fn receiver_drops(&self, direction: Direction) -> Result<u64, LabError> {
         let drops = match (direction, &self.near) {
-            (Direction::Egress, _) => self.remote.drops(),
+            (Direction::Egress, _) => match &self.remote {
+                Remote::Here(remote) => remote.drops(),
+                // The other machine says it.
+                Remote::There(_) => Ok(0),
+            },
             (Direction::Ingress, Near::StandIn(near)) => near.drops(),
             // The guest says it.
             (Direction::Ingress, Near::Guest(_)) => Ok(0),
@@ -214,20 +257,15 @@ impl Datapath {
         let begun = Instant::now();
         let path = self.path;
         for turn in 0.. {
-            let (sender, receiver) = self.ends_of_trial(direction);
+            let Some((sender, receiver)) = self.ends_of_trial(direction) else { break };
             if turn % TRIES_A_FRAME == 0 {
                 let _may_be_refused = sender.send(&frame, false).map_err(LabError::system("send"))?;
             }
-            let mut arrived = false;
-            let each = &mut |octets: &[u8], _| {
-                arrived |= frame::read(octets).is_some_and(|(kind, _)| kind == Kind::Trial);
-            };
             let seen_by = match receiver {
                 Some(receiver) => receiver,
                 None => sender,
             };
-            while seen_by.poll(each).map_err(LabError::system("receive"))? > 0 {}
-            if arrived {
+            if has_trial(seen_by)? {
                 break;
             }
             if stop_requested() {
@@ -314,12 +352,39 @@ impl Datapath {
     /// The names of the namespaces.
     #[cfg(test)]
     pub(super) fn namespaces(&self) -> [String; 2] {
-        [self.bed.host.clone(), self.bed.remote.clone()]
+        [self.bed.host.clone(), self.bed.remote.clone().unwrap_or_default()]
     }
 }
 
 /// Frames that the programs of tap + XDP left to the bridge; these are not lost.
 pub(super) const SLOW_PATH: &str = "xdp_slow_path";
+
+/// Takes what has arrived; whether a trial was among it.
+///
+/// # Errors
+/// The end's.
+pub(super) fn has_trial(end: &mut Endpoint) -> Result<bool, LabError> {
+    let mut arrived = false;
+    let each = &mut |octets: &[u8], _| {
+        arrived |= frame::read(octets).is_some_and(|(kind, _)| kind == Kind::Trial);
+    };
+    while end.poll(each).map_err(LabError::system("receive"))? > 0 {}
+    Ok(arrived)
+}
+
+/// The place of a path, with the remote host's end.
+fn place(path: Path, there: Option<&mut There>) -> Result<(Bed, Remote<'_>), LabError> {
+    if let Some(there) = there {
+        // A macvtap is on the machine's device itself.
+        let bed = Bed::half(there.uplink(), path != Path::Macvtap)?;
+        return Ok((bed, Remote::There(there)));
+    }
+    let bed = Bed::new()?;
+    let remote = bed.remote.as_deref().unwrap_or_default();
+    let index = Bed::index(remote, FAR)?;
+    let end = sys::within(remote, || Packet::open(index))?;
+    Ok((bed, Remote::Here(Endpoint::Packet(end))))
+}
 
 fn open_tap(bed: &Bed, offloads: bool) -> Result<Tap, LabError> {
     let tap = sys::within(&bed.host, || Tap::open(TAP, offloads))?;

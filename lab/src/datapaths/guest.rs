@@ -4,7 +4,6 @@
 //! In: the image, where the guest's network device leads, tasks. Out: answers. The guest ends with the value, whatever it does; what it says
 //! is not trusted.
 
-use super::endpoint::Endpoint;
 use super::frame::GUEST;
 use super::task::{Answer, Answers, Task};
 use crate::error::LabError;
@@ -213,18 +212,22 @@ impl Guest {
         self.heard.qemu.load(Ordering::Relaxed)
     }
 
-    /// Asks for a task by frames from `remote`, until the guest has begun it. The task with its number; `None`: the guest heard of it too
-    /// late.
+    /// Asks for a task by frames that the remote host sends, until the guest has begun it. The task with its number; `None`: the guest heard
+    /// of it too late.
     ///
     /// # Errors
-    /// The guest has ended, or does not hear.
-    pub(super) fn ask(&mut self, task: Task, remote: &mut Endpoint) -> Result<Option<Task>, LabError> {
+    /// The guest has ended, or does not hear; `send`'s.
+    pub(super) fn ask(
+        &mut self,
+        task: Task,
+        send: &mut dyn FnMut(&Task) -> Result<(), LabError>,
+    ) -> Result<Option<Task>, LabError> {
         self.tasks += 1;
         let task = Task { number: self.tasks, ..task };
         self.heard.state().answers.ask(&task);
-        let (frame, begun) = (task.frame(), Instant::now());
+        let begun = Instant::now();
         loop {
-            let _may_be_refused = remote.send(&frame, false).map_err(LabError::system("send"))?;
+            send(&task)?;
             if self.heard.wait(SEND_AGAIN, |state| state.answers.begun || state.answers.late) {
                 return Ok(self.heard.state().answers.begun.then_some(task));
             }

@@ -11,30 +11,23 @@ use super::host::{Sample, cpu_time_of, own_thread, threads_of};
 use super::one_run::{Carried, LINGER, SAMPLE, What, placed};
 use super::path::Direction;
 use super::task::Task;
-use super::traffic::{self, Order, Receiving, Sending};
+use super::traffic::{self, Order};
 use super::windows::{Gates, INTERVAL};
 use crate::error::LabError;
 use ktsn_measure::clock::{RealTime, StampClock, tai_now};
 use ktsn_time::Nanos;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// From now to the first frame: a guest has to hear of it.
-const START_AHEAD: Nanos = Nanos::from_millis(1_000);
+pub(super) const START_AHEAD: Nanos = Nanos::from_millis(1_000);
 /// A task that was begun later than this before its first frame is repeated.
-const AHEAD_MIN: Nanos = Nanos::from_millis(20);
+pub(super) const AHEAD_MIN: Nanos = Nanos::from_millis(20);
 /// How often a task is repeated that was begun too late.
-const TRIES_MAX: u32 = 5;
+pub(super) const TRIES_MAX: u32 = 5;
 /// The longest wait for the guest's answer after the remote host's end has ended.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-
-/// What the remote host's end has done.
-enum Done {
-    Sent(Sending),
-    Received(Receiving),
-}
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// A task that the guest has begun in time.
 fn begin(guest: &mut Guest, remote: &mut Endpoint, what: What) -> Result<Task, LabError> {
@@ -42,7 +35,9 @@ fn begin(guest: &mut Guest, remote: &mut Endpoint, what: What) -> Result<Task, L
     for _ in 0..TRIES_MAX {
         let first = tai_now().saturating_add(START_AHEAD);
         let task = Task { number: 0, first, direction, load, frames };
-        let Some(task) = guest.ask(task, remote)? else { continue };
+        let mut send =
+            |task: &Task| remote.send(&task.frame(), false).map(drop).map_err(LabError::system("send"));
+        let Some(task) = guest.ask(task, &mut send)? else { continue };
         if task.first.since(tai_now()) >= AHEAD_MIN {
             return Ok(task);
         }
@@ -56,7 +51,7 @@ fn begin(guest: &mut Guest, remote: &mut Endpoint, what: What) -> Result<Task, L
     })
 }
 
-fn traffic_time(frames: u64) -> Nanos {
+pub(super) fn traffic_time(frames: u64) -> Nanos {
     INTERVAL.saturating_mul(i64::try_from(frames).unwrap_or(i64::MAX))
 }
 
@@ -87,12 +82,8 @@ pub(super) fn carry_out(
     let (guest_cpu, begun) = (cpu_time_of(qemu), Instant::now());
     let local = std::thread::scope(|scope| {
         let (order, over) = (&order, &over);
-        let work = move || -> io::Result<Done> {
-            match direction {
-                Direction::Egress => traffic::receive(order, remote, over).map(Done::Received),
-                Direction::Ingress => traffic::send(order, remote).map(Done::Sent),
-            }
-        };
+        let sends = direction == Direction::Ingress;
+        let work = move || traffic::take_part(order, remote, over, sends);
         let local = scope.spawn(move || placed(place, &numbers, work));
         let mut threads: Vec<_> = heard.iter().take(1).map(own_thread).collect();
         threads.extend(threads_of(qemu));
@@ -120,11 +111,11 @@ pub(super) fn carry_out(
     let elapsed = begun.elapsed();
     let guest_cpu = cpu_time_of(qemu).saturating_sub(guest_cpu);
     guest.check()?;
-    let (done, local_cpu) = local?;
+    let ((sending, receiving), local_cpu) = local?;
     let answer = guest.answer(Nanos::ZERO)?;
-    let (sending, receiving, sender_cpu, receiver_cpu) = match done {
-        Done::Sent(sending) => (sending, answer.receiving, local_cpu, guest_cpu),
-        Done::Received(receiving) => (answer.sending, receiving, guest_cpu, local_cpu),
+    let (sending, receiving, sender_cpu, receiver_cpu) = match direction {
+        Direction::Egress => (answer.sending, receiving, guest_cpu, local_cpu),
+        Direction::Ingress => (sending, answer.receiving, local_cpu, guest_cpu),
     };
     Ok(Carried {
         sending,
@@ -132,6 +123,7 @@ pub(super) fn carry_out(
         sender_cpu,
         receiver_cpu,
         samples,
+        there: None,
         elapsed,
         drops: answer.drops,
         stepped: answer.stepped,

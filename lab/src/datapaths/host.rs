@@ -29,15 +29,15 @@ pub(crate) struct Sample {
 }
 
 /// An instant as a number.
-mod nanoseconds {
+pub(super) mod nanoseconds {
     use ktsn_time::Tai;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(at: &Tai, to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::datapaths) fn serialize<S: Serializer>(at: &Tai, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u64(at.as_nanos())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Tai, D::Error> {
+    pub(in crate::datapaths) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Tai, D::Error> {
         u64::deserialize(from).map(Tai::from_nanos)
     }
 }
@@ -63,6 +63,11 @@ pub(super) fn cpu_time_of(process: u32) -> Nanos {
 }
 
 impl Sample {
+    /// When it was taken, by the clock of its host.
+    pub(crate) const fn at(&self) -> Tai {
+        self.at
+    }
+
     /// Reads the counters; of these threads, named by their directories in `/proc`, how long they waited in run queues.
     pub(crate) fn now(threads: &[PathBuf]) -> Self {
         let stat = read_to_string("/proc/stat").unwrap_or_default();

@@ -218,7 +218,8 @@ fn explain(
     records: &[Record],
     usual_ns: i64,
 ) -> (Vec<SpikeCount>, Vec<Spike>) {
-    let counted = Counted::of(Samples { here: &seen.carried.samples, there: None });
+    let there = seen.carried.there.as_ref().map(|(name, samples)| (name.as_str(), samples.as_slice()));
+    let counted = Counted::of(Samples { here: &seen.carried.samples, there });
     let gaps: BTreeMap<u64, Nanos> =
         seen.carried.receiving.arrivals.iter().map(|arrival| (arrival.sequence, arrival.gap)).collect();
     let begin = records.first().map(|record| record.tx_time);

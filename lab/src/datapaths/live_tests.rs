@@ -18,8 +18,8 @@ const PLACEMENT: Placement = Placement {
     guest_cpu: None,
 };
 
-fn set_up(path: Path, directory: &FilePath) -> Option<Datapath> {
-    match Datapath::set_up(path, With::StandIn, PLACEMENT, directory) {
+fn set_up(path: Path, directory: &FilePath) -> Option<Datapath<'static>> {
+    match Datapath::set_up(path, With::StandIn, PLACEMENT, directory, None) {
         Err(LabError::Impossible { what, .. }) if path.has_switch() => {
             println!("SKIP ovs_dpdk_missing: {what}");
             None
@@ -99,7 +99,7 @@ fn ovs_with_af_xdp_passes_frames_both_ways() {
 fn frames_of_known_stations_stay_in_the_driver() {
     let directory = tempfile::tempdir().unwrap();
     let mut datapath = set_up(Path::TapXdp, directory.path()).unwrap();
-    let slow = |datapath: &Datapath| datapath.drops().unwrap()[datapath::SLOW_PATH];
+    let slow = |datapath: &Datapath<'_>| datapath.drops().unwrap()[datapath::SLOW_PATH];
     let (before, bridged) = (slow(&datapath), datapath.bridged().unwrap());
     let redirected = datapath.redirected().unwrap();
     for direction in Direction::ALL {

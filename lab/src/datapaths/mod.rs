@@ -11,12 +11,15 @@
 //!  stand-in or guest ── tap, macvtap or vhost-user ── [the datapath] ── up0 ════ far0 ── remote host
 //!  `near`               namespace of the host                                   namespace of the remote host
 //! ```
+//! The remote host may be another machine: [`far`] runs there.
 
+mod apart;
 pub mod bars;
 pub mod bed;
 pub mod bridge;
 mod datapath;
 mod endpoint;
+pub mod far;
 pub mod frame;
 mod guest;
 mod guest_run;
@@ -42,7 +45,9 @@ use crate::error::LabError;
 use crate::exclusive::VOID_RULE;
 use crate::experiment::{Event, Outcome, Setup, Watch, none_twice, repeat_void};
 use crate::ovs::Polling;
+use crate::remote::hosts::Hosts;
 use crate::testbed::check_rights;
+use apart::There;
 use datapath::{Datapath, Placement, With};
 use judge::{Label, Run};
 use ktsn_measure::clock::{RealTime, stop_requested};
@@ -80,6 +85,8 @@ pub struct Plan {
     pub guests: Result<Guests, String>,
     /// How the two ends and a switch share the machine.
     pub sharing: Sharing,
+    /// The remote host, if it is another machine.
+    pub hosts: Option<Hosts>,
     /// Programs, lock, command.
     pub setup: Setup,
 }
@@ -110,6 +117,12 @@ impl Plan {
         if let Some((what, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
             return Err(LabError::Usage(format!("{what}: expected one at least")));
         }
+        if self.hosts.is_some() && self.sharing == Sharing::Together {
+            return Err(LabError::Usage(
+                "sharing: together: both ends share a CPU of one machine; leave it out with two hosts"
+                    .to_owned(),
+            ));
+        }
         if self.rounds == 0 || !(FRAMES_MIN..=FRAMES_MAX).contains(&self.frames) {
             return Err(LabError::Usage(format!(
                 "{} rounds of {} frames: expected one round at least, and {FRAMES_MIN} to {FRAMES_MAX} frames in each (an interval \
@@ -127,6 +140,13 @@ impl Plan {
             return Placement { switch_cpu: 0, other_cpu: 0, polling, ends: None, guest_cpu: None };
         }
         let place = |cpu, fifo| RealTime { cpu: Some(cpu), fifo: Some(fifo), ..RealTime::default() };
+        if self.hosts.is_some() {
+            // The remote host's end has a CPU there: a switch has the second one here for itself.
+            let guest_cpu = (end == End::Guest).then_some(0);
+            let polling = Polling::Spins { nice: -20 };
+            let ends = Some([place(0, 41), place(0, 40)]);
+            return Placement { switch_cpu: 1, other_cpu: 0, polling, ends, guest_cpu };
+        }
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         if end == End::Guest {
             // The remote host's end is a polling real-time thread in both directions: a switch has to run beside the guest. With a third
@@ -155,6 +175,18 @@ impl Plan {
 
     /// The same in words.
     fn placement_in_words(&self, end: End) -> String {
+        if let (Some(hosts), Placement { ends: Some(_), .. }) = (&self.hosts, self.placement(end)) {
+            let near = match end {
+                End::StandIn => "the stand-in SCHED_FIFO 41 (sender) or 40 (receiver)",
+                End::Guest => "the guest (all of QEMU's threads, ordinary)",
+            };
+            return format!(
+                "{near} on CPU 0, with the samples of the host and a switch's other threads; a switch's polling thread (ordinary, nice -20), \
+                 and its main thread where that reads the ports, on CPU 1; the remote host's end SCHED_FIFO 41 (sender) or 40 (receiver) on \
+                 CPU 1 of {}",
+                hosts.remote.target
+            );
+        }
         match (self.placement(end), end) {
             (Placement { ends: Some(_), switch_cpu, .. }, End::Guest) => format!(
                 "the guest (all of QEMU's threads, ordinary) on CPU 0; the remote host's end SCHED_FIFO 41 (sender) or 40 (receiver) on CPU \
@@ -181,6 +213,10 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     plan.check()?;
     check_rights()?;
     let (_lock, directory) = plan.setup.begin(watch)?;
+    let mut other = match &plan.hosts {
+        Some(hosts) => Some((hosts, There::begin(hosts, plan.setup.functional, directory.path())?)),
+        None => None,
+    };
     let mut document = Document::new("datapaths", plan.setup.command.clone());
     let mut skipped: Vec<(String, String)> = Vec::new();
     let mut runs: Vec<Run> = Vec::new();
@@ -188,8 +224,11 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
         plan.ends.each().iter().flat_map(|&end| plan.paths.iter().map(move |&path| (path, end))).collect();
     for &(path, end) in &rows {
         let no_guests = plan.guests.as_ref().err().filter(|_| end == End::Guest).cloned();
-        skipped
-            .extend(no_guests.or_else(|| datapath::missing(path)).map(|reason| (named(path, end), reason)));
+        skipped.extend(
+            no_guests
+                .or_else(|| datapath::missing(path, plan.hosts.is_some()))
+                .map(|reason| (named(path, end), reason)),
+        );
     }
     for round in 1..=plan.rounds {
         for &(path, end) in &rows {
@@ -198,7 +237,8 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
                 continue;
             }
             watch(Event::Step(&format!("round {round} of {}: {name}", plan.rounds)));
-            match turn(plan, (path, end), round, directory.path(), watch) {
+            let there = other.as_mut().map(|(_, (there, ..))| there);
+            match turn(plan, (path, end), there, round, directory.path(), watch) {
                 Ok(of_path) => runs.extend(of_path),
                 // What this machine cannot do it cannot do in the first round.
                 Err(LabError::Impossible { what, remedy }) if round == 1 => {
@@ -216,6 +256,9 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     document.checks.extend(skipped.into_iter().map(|(name, reason)| Check::skipped(name, reason)));
     document.checks.extend(clocks(&runs));
     document.add_series(runs.iter().map(|run| run.series.clone()));
+    if let Some((hosts, (_, clocks, environment))) = other {
+        hosts.describe(&clocks, environment, &mut document)?;
+    }
     bars::compare(&mut document);
     Ok(Outcome { document, runs: runs.into_iter().map(|run| run.records).collect() })
 }
@@ -224,6 +267,7 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
 fn turn(
     plan: &Plan,
     (path, end): (Path, End),
+    there: Option<&mut There>,
     round: u32,
     directory: &FilePath,
     watch: &mut Watch<'_>,
@@ -233,7 +277,7 @@ fn turn(
         _ => With::StandIn,
     };
     let placement = plan.placement(end);
-    let mut datapath = Datapath::set_up(path, with, placement, directory)?;
+    let mut datapath = Datapath::set_up(path, with, placement, directory, there)?;
     let accelerator = datapath.accelerator();
     let mut runs = Vec::new();
     for (&direction, &load) in
@@ -241,7 +285,7 @@ fn turn(
     {
         let row = path::row(direction, load);
         let name = format!("{} {row}", named(path, end));
-        let refusals = plan.setup.wait_until_quiet(watch)?;
+        let refusals = plan.setup.wait_until_quiet(watch)?.saturating_add(datapath.wait_until_quiet()?);
         watch(Event::Step(&format!("round {round} of {}: {name}", plan.rounds)));
         let label = Label { path, end, accelerator, direction, row: &row, round, intended: plan.frames };
         let what = What { direction, load, frames: plan.frames };
@@ -290,13 +334,13 @@ fn describe(plan: &Plan, runs: &[Run], document: &mut Document) -> Result<(), La
         "sender_polls_ns": traffic::SENDER_AHEAD.get(),
         "receiver_polls_ns": traffic::RECEIVER_AHEAD.get(),
         "host_sample_ms": one_run::SAMPLE.as_millis() as u64,
-        "handed_at": "ingress: the kernel's transmit stamp of the remote host's veth; egress: the stand-in's clock right before its call, \
+        "handed_at": "ingress: the kernel's transmit stamp of the remote host's device; egress: the stand-in's clock right before its call, \
                       or the transmit stamp of the guest's kernel",
-        "wire_at": "egress: the kernel's receive stamp of the remote host's veth; ingress: the stand-in's clock right after its read, or \
+        "wire_at": "egress: the kernel's receive stamp of the remote host's device; ingress: the stand-in's clock right after its read, or \
                     the receive stamp of the guest's kernel",
         "guest_clock": "follows the host's through shared memory (vPTP); a run in which it does not is void",
         "void_rule": VOID_RULE,
-        "sharing": plan.sharing.word(),
+        "sharing": plan.hosts.is_none().then(|| plan.sharing.word()),
         "placement": has(End::StandIn).then(|| plan.placement_in_words(End::StandIn)),
         "placement_of_guests": has(End::Guest).then(|| plan.placement_in_words(End::Guest)),
     }));

@@ -6,7 +6,8 @@
 //!  together:  CPU 0: sender (FIFO 41), receiver (FIFO 40), samples    CPU 1: a switch
 //! ```
 
-use super::datapath::{Datapath, Near};
+use super::apart;
+use super::datapath::{Datapath, Near, Remote};
 use super::endpoint::Endpoint;
 use super::guest_run;
 use super::host::{Sample, own_thread};
@@ -55,12 +56,14 @@ pub(super) struct Carried {
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
     pub(super) samples: Vec<Sample>,
+    /// The other host's name and samples, if there is one.
+    pub(super) there: Option<(String, Vec<Sample>)>,
     pub(super) elapsed: Duration,
     pub(super) sender_cpu: Nanos,
     pub(super) receiver_cpu: Nanos,
-    /// Frames that a guest dropped, by counter.
+    /// Frames that a guest or the other host dropped, by counter.
     pub(super) drops: BTreeMap<String, u64>,
-    /// A guest's clock was stepped.
+    /// A clock of the guest or of the other host was stepped.
     pub(super) stepped: bool,
     /// The state of a guest's clock, in a word, and the bound of its error.
     pub(super) guest_clock: Option<(String, Nanos)>,
@@ -89,7 +92,7 @@ pub(super) fn placed<T>(
 /// # Errors
 /// An end's, or a part of the datapath has ended.
 pub(super) fn run(
-    datapath: &mut Datapath,
+    datapath: &mut Datapath<'_>,
     what: What,
     ends: Option<[RealTime; 2]>,
 ) -> Result<Seen, LabError> {
@@ -99,9 +102,13 @@ pub(super) fn run(
     datapath.receiver_drops(what.direction)?;
     let begun = CpuUse::now();
     let Datapath { near, remote, .. } = datapath;
-    let carried = match near {
-        Near::StandIn(near) => carry_out(near, remote, what, ends, &stamps),
-        Near::Guest(guest) => guest_run::carry_out(guest, remote, what, ends, &stamps),
+    let carried = match (near, remote) {
+        (Near::StandIn(near), Remote::Here(remote)) => carry_out(near, remote, what, ends, &stamps),
+        (Near::Guest(guest), Remote::Here(remote)) => {
+            guest_run::carry_out(guest, remote, what, ends, &stamps)
+        }
+        (Near::StandIn(near), Remote::There(there)) => apart::carry_out(near, there, what, ends, &stamps),
+        (Near::Guest(guest), Remote::There(there)) => apart::with_guest(guest, there, what),
     };
     let ended = CpuUse::now();
     // A switch that has ended explains why an end failed, or why nothing arrived.
@@ -143,7 +150,8 @@ fn carry_out(
         let (order, over, number) = (&order, &over, numbers.clone());
         let receiver =
             scope.spawn(move || placed(of_receiver, &number, || traffic::receive(order, receiver_end, over)));
-        let sender = scope.spawn(move || placed(of_sender, &numbers, || traffic::send(order, sender_end)));
+        let sender =
+            scope.spawn(move || placed(of_sender, &numbers, || traffic::send(order, sender_end, over)));
         let threads: Vec<_> = heard.iter().take(2).map(own_thread).collect();
         let mut ended = None;
         // An end that fails ends the run; the other one is not waited for any longer then.
@@ -165,6 +173,7 @@ fn carry_out(
         sending,
         receiving,
         samples,
+        there: None,
         elapsed,
         sender_cpu,
         receiver_cpu,

@@ -4,7 +4,7 @@
 //! In: the name of the guest's network device, frames. Out: an answer for each task on standard output (`task.rs`). It ends with the guest,
 //! and refuses to run elsewhere: it takes the device's addresses away.
 
-use super::bed::drops_in;
+use super::bed;
 use super::endpoint::{Endpoint, Packet};
 use super::frame::{self, Kind, PAYLOAD_OCTETS};
 use super::path::Direction;
@@ -12,12 +12,11 @@ use super::sys;
 use super::task::{Answer, Task};
 use super::traffic::{self, Order, Receiving, Sending};
 use super::windows::{Gates, INTERVAL};
-use crate::command::{output, run};
+use crate::command::run;
 use crate::error::LabError;
 use crate::vm;
 use ktsn_measure::clock::{RealTime, StampClock, tai_now};
 use ktsn_time::Nanos;
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::Write as _;
 use std::path::Path;
@@ -116,7 +115,7 @@ fn next_task(end: &mut Endpoint, last: u64) -> Result<Option<Task>, LabError> {
 
 /// Sends or receives as the task says.
 fn carry_out(task: &Task, device: &str, end: &mut Endpoint) -> Result<Answer, LabError> {
-    let before = dropped(device)?;
+    let before = bed::drops_of(None, device)?;
     end.drops().map_err(LabError::system("getsockopt"))?;
     let stamps = StampClock::now();
     let gates = Gates::from(task.first)?;
@@ -135,7 +134,9 @@ fn carry_out(task: &Task, device: &str, end: &mut Endpoint) -> Result<Answer, La
             })?;
             match direction {
                 Direction::Egress => {
-                    sending = traffic::send(&order, end).map_err(LabError::system("send"))?;
+                    // A guest that is late sends all of its frames.
+                    let never = AtomicBool::new(false);
+                    sending = traffic::send(&order, end, &never).map_err(LabError::system("send"))?;
                 }
                 Direction::Ingress => {
                     receiving = traffic::receive(&order, end, &over).map_err(LabError::system("receive"))?;
@@ -151,7 +152,7 @@ fn carry_out(task: &Task, device: &str, end: &mut Endpoint) -> Result<Answer, La
         work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     worked?;
-    let mut drops = dropped(device)?;
+    let mut drops = bed::drops_of(None, device)?;
     for (counter, count) in &mut drops {
         *count = count.saturating_sub(before.get(counter).copied().unwrap_or(0));
     }
@@ -159,12 +160,6 @@ fn carry_out(task: &Task, device: &str, end: &mut Endpoint) -> Result<Answer, La
     drops.retain(|_, count| *count > 0);
     let (clock, clock_bound) = clock();
     Ok(Answer { sending, receiving, drops, stepped: stamps.stepped(&StampClock::now()), clock, clock_bound })
-}
-
-fn dropped(device: &str) -> Result<BTreeMap<String, u64>, LabError> {
-    let line = format!("ip -s -s -j link show dev {device}");
-    let text = output(None, &line)?;
-    drops_in(&text).ok_or(LabError::Command { command: line, status: "no counters".to_owned(), stderr: text })
 }
 
 /// The state of the guest's clock, in a word, and the bound of its error.

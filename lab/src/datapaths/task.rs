@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the host asks of a guest that is an end of a datapath, and what the guest answers. Pure.
+//! What is asked of an end of a datapath that is not this host's, and what it answers: a guest, or the remote host. Pure.
 //!
-//! A [`Task`] is a frame on the datapath itself: so a guest that answers is reached. An answer is text, one fact on each line, on the
-//! guest's port: `task NUMBER` when the guest begins, `late NUMBER` when the task came too late, facts, `over NUMBER`. The guest is not
-//! trusted: a line that is none of these, or one frame too many, is an error.
+//! For a guest a [`Task`] is a frame on the datapath itself: so a guest that answers is reached. An answer is text, one fact on each line, on
+//! the guest's port: `task NUMBER` when the guest begins, `late NUMBER` when the task came too late, facts, `over NUMBER`. The remote host
+//! gets its task over ssh, and its answer is a file of facts. Neither is trusted: a line that is none of these, or one frame too many, is an
+//! error.
 
+use super::FRAMES_MAX;
 use super::frame::{self, HEADERS, Kind};
 use super::path::{Direction, Load};
 use super::traffic::{Arrival, Receiving, Sending, SentFrame};
 use ktsn_measure::payload::{PROBE_OCTETS, Probe};
 use ktsn_time::{Nanos, Tai};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -19,9 +22,14 @@ const TASK_OCTETS: usize = 1 + 1 + 8;
 const LINE_OCTETS_MAX: usize = 256;
 /// Names of counters that an answer has at most.
 const NAMES_MAX: usize = 64;
+/// The highest count: a sum of all counts of an answer has room in 64 bits.
+const COUNT_MAX: u64 = 1 << 40;
+/// What the names of a guest's counters begin with.
+const GUEST: &str = "guest";
 
-/// What a guest is to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an end is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "AsJson", try_from = "AsJson")]
 pub(super) struct Task {
     /// Tasks have rising numbers; a second frame with the same one is a repetition.
     pub(super) number: u64,
@@ -63,16 +71,56 @@ impl Task {
     }
 }
 
-/// What a guest has seen of a task.
+/// A task as JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AsJson {
+    number: u64,
+    first_ns: u64,
+    direction: String,
+    load: String,
+    frames: u64,
+}
+
+impl From<Task> for AsJson {
+    fn from(task: Task) -> Self {
+        Self {
+            number: task.number,
+            first_ns: task.first.as_nanos(),
+            direction: task.direction.to_string(),
+            load: task.load.to_string(),
+            frames: task.frames,
+        }
+    }
+}
+
+impl TryFrom<AsJson> for Task {
+    type Error = String;
+
+    fn try_from(plain: AsJson) -> Result<Self, String> {
+        if plain.frames > FRAMES_MAX {
+            return Err(format!("{} frames: at most {FRAMES_MAX}", plain.frames));
+        }
+        Ok(Self {
+            number: plain.number,
+            first: Tai::from_nanos(plain.first_ns),
+            direction: plain.direction.parse().map_err(|error| format!("direction: {error}"))?,
+            load: plain.load.parse().map_err(|error| format!("load: {error}"))?,
+            frames: plain.frames,
+        })
+    }
+}
+
+/// What an end has seen of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
-    /// Frames that the guest dropped, by counter.
+    /// Frames that were dropped there, by counter.
     pub(super) drops: BTreeMap<String, u64>,
-    /// A clock of the guest was stepped.
+    /// A clock there was stepped.
     pub(super) stepped: bool,
-    /// The state of the guest's clock, in a word, and the bound of its error.
+    /// The state of a guest's clock, in a word, and the bound of its error.
     pub(super) clock: String,
     pub(super) clock_bound: Nanos,
 }
@@ -122,10 +170,24 @@ impl Answer {
         text
     }
 
+    /// Reads a whole answer: the facts of a task of so many frames. `origin` begins the names of its counters.
+    ///
+    /// # Errors
+    /// The first line that is no fact.
+    pub(super) fn read(text: &str, origin: &str, frames: u64) -> Result<Self, String> {
+        let mut answer = Self::default();
+        for line in text.lines() {
+            let taken = if line.len() > LINE_OCTETS_MAX { None } else { answer.take(line, origin, frames) };
+            taken.ok_or_else(|| format!("its answer has the line {}", shown(line)))?;
+        }
+        Ok(answer)
+    }
+
     /// Takes a fact; `None`: the line is none, or there are more of them than a task of so many frames has.
-    fn take(&mut self, line: &str, frames: u64) -> Option<()> {
+    fn take(&mut self, line: &str, origin: &str, frames: u64) -> Option<()> {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |index: usize| words.get(index)?.parse::<u64>().ok();
+        let count = |index: usize| number(index).filter(|count| *count <= COUNT_MAX);
         let at = |index: usize| number(index).map(Tai::from_nanos);
         let stamp =
             |index: usize| if words.get(index) == Some(&"-") { Some(None) } else { at(index).map(Some) };
@@ -150,17 +212,17 @@ impl Answer {
                 });
             }
             ("refused", 3) if self.sending.refused.len() < NAMES_MAX => {
-                self.sending.refused.insert(name(words[1])?, number(2)?);
+                self.sending.refused.insert(name(words[1])?, count(2)?);
             }
             ("dropped", 3) if self.drops.len() < NAMES_MAX => {
-                self.drops.insert(format!("guest_{}", name(words[1])?), number(2)?);
+                self.drops.insert(format!("{origin}_{}", name(words[1])?), count(2)?);
             }
             ("count", 3) => match words[1] {
-                "late_windows" => self.sending.late_windows = number(2)?,
-                "load_sent" => self.sending.load_sent = number(2)?,
-                "load_unsent" => self.sending.load_unsent = number(2)?,
-                "load_received" => self.receiving.load_received = number(2)?,
-                "strangers" => self.receiving.strangers = number(2)?,
+                "late_windows" => self.sending.late_windows = count(2)?,
+                "load_sent" => self.sending.load_sent = count(2)?,
+                "load_unsent" => self.sending.load_unsent = count(2)?,
+                "load_received" => self.receiving.load_received = count(2)?,
+                "strangers" => self.receiving.strangers = count(2)?,
                 "stepped" => self.stepped = number(2)? != 0,
                 "clock_bound_ns" => self.clock_bound = nanos(2)?,
                 _ => return None,
@@ -170,6 +232,11 @@ impl Answer {
         }
         Some(())
     }
+}
+
+/// The begin of a line, in quotes and without control characters.
+fn shown(line: &str) -> String {
+    format!("{:?}", line.chars().take(80).collect::<String>())
 }
 
 /// A word that may stand in a results document.
@@ -208,7 +275,7 @@ impl Answers {
         while let Some(length) = rest[begin..].iter().position(|&octet| octet == b'\n') {
             let line = String::from_utf8_lossy(&rest[begin..begin + length]).into_owned();
             begin += length + 1;
-            self.line(&line).ok_or_else(|| format!("wrote the line {line:?}"))?;
+            self.line(&line).ok_or_else(|| format!("wrote the line {}", shown(&line)))?;
         }
         rest.drain(..begin);
         if rest.len() > LINE_OCTETS_MAX {
@@ -224,7 +291,7 @@ impl Answers {
         if line.len() > LINE_OCTETS_MAX || self.over {
             return None;
         }
-        // Words about an earlier task, which was given up, are no fault.
+        // AsJson about an earlier task, which was given up, are no fault.
         if let Some(number) = of("task ") {
             self.begun |= number == asked;
         } else if let Some(number) = of("late ") {
@@ -232,9 +299,9 @@ impl Answers {
         } else if let Some(number) = of("over ") {
             self.over = self.begun && number == asked;
         } else if self.begun {
-            self.answer.take(line, frames)?;
+            self.answer.take(line, GUEST, frames)?;
         } else {
-            Answer::default().take(line, frames)?;
+            Answer::default().take(line, GUEST, frames)?;
         }
         Some(())
     }
@@ -312,6 +379,8 @@ mod tests {
             ("task 4\n", "task 4"),
             ("task 3\ncount other 1\n", "count other"),
             ("task 3\nclock a<b\n", "a<b"),
+            ("task 3\ncount load_sent 18446744073709551615\n", "load_sent"),
+            ("task 3\ndropped eth0 1099511627777\n", "eth0"),
             ("task 3\nover 3\nclock x\n", "clock x"),
             (&format!("task 3\n{sent}{sent}{sent}"), "sent 1"),
             (&"x".repeat(300), "without a line's end"),
@@ -321,6 +390,42 @@ mod tests {
             answers.ask(&Task { frames: 2, ..TASK });
             let error = answers.take(text.as_bytes()).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_task_in_json_is_read_as_it_was_written_and_nothing_else() {
+        let task = Task { frames: 60, ..TASK };
+        let text = serde_json::to_string(&task).unwrap();
+        assert_eq!(serde_json::from_str::<Task>(&text).unwrap(), task);
+        for (from, to, word) in [
+            ("\"ingress\"", "\"up\"", "egress"),
+            ("\"udp\"", "\"much\"", "idle"),
+            ("60", "1000001", "at most 1000000"),
+            ("\"number\"", "\"count\"", "count"),
+        ] {
+            let error = serde_json::from_str::<Task>(&text.replace(from, to)).unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_answer_in_a_file_is_read_as_it_was_written_and_nothing_else() {
+        let (text, sent) = (answer().text().replace("dropped guest_", "dropped "), "sent 1 5 6 9 8\n");
+        assert_eq!(Answer::read(&text, GUEST, 2), Ok(answer()));
+        let other = Answer::read(&text, "remote", 2).unwrap();
+        assert_eq!(other.drops, [("remote_eth0_rx_dropped".to_owned(), 9)].into());
+        for (text, word) in [
+            (format!("{text}task 3\n"), "task 3"),
+            (format!("{text}\n"), "\"\""),
+            (format!("{sent}{sent}{sent}"), "sent 1"),
+            ("got 1 5 6 9 8\n".repeat(5), "got 1"),
+            ("count load_sent 1099511627777\n".to_owned(), "load_sent"),
+            ("dropped a\u{1b}b 1\n".to_owned(), "\\u{1b}"),
+            (format!("clock {}\n", "x".repeat(300)), "clock x"),
+        ] {
+            let error = Answer::read(&text, "remote", 2).unwrap_err();
+            assert!(error.contains(word) && error.len() < 200, "{text}: {error}");
         }
     }
 

@@ -6,6 +6,7 @@ use super::one_run::{Carried, Seen};
 use super::path::row;
 use super::traffic::{Arrival, Receiving, Sending, SentFrame};
 use super::*;
+use crate::remote::Remote;
 use crate::vm::Accelerator;
 use ktsn_measure::environment::CpuUse;
 use ktsn_measure::results::{CheckOutcome, Round};
@@ -22,6 +23,7 @@ fn plan() -> Plan {
         ends: Ends::StandIn,
         guests: Err("none".to_owned()),
         sharing: Sharing::Apart,
+        hosts: None,
         setup: Setup::nowhere(),
     }
 }
@@ -66,6 +68,7 @@ fn seen(frames: u64, change: impl FnOnce(&mut Seen)) -> Seen {
             sending: Sending { frames: (0..frames).map(sent).collect(), ..Sending::default() },
             receiving: Receiving { arrivals: (0..frames).map(arrival).collect(), ..Receiving::default() },
             samples: vec![Sample::default(); 2],
+            there: None,
             elapsed: Duration::from_secs(1),
             sender_cpu: Nanos::from_millis(10),
             receiver_cpu: Nanos::from_millis(20),
@@ -217,6 +220,63 @@ fn every_spike_has_a_cause() {
 }
 
 #[test]
+fn a_spike_may_have_its_cause_on_the_other_host() {
+    // A sample each 100 ms; the hypervisor took the other host's CPU between the first two.
+    let samples = |steal: u64| -> Vec<Sample> {
+        let sample = |(index, steal): (u64, u64)| {
+            let at = 999_900_000_000 + index * 100_000_000;
+            let text = serde_json::to_string(&Sample::default())
+                .unwrap()
+                .replace("\"at_ns\":0", &format!("\"at_ns\":{at}"));
+            serde_json::from_str(&text.replace("\"steal_ticks\":0", &format!("\"steal_ticks\":{steal}")))
+                .unwrap()
+        };
+        [(0, 0), (1, 0), (2, steal), (3, steal), (4, steal)].map(sample).into()
+    };
+    let seen = seen(90, |seen| {
+        let late = &mut seen.carried.receiving.arrivals[5].stamp;
+        *late = late.map(|at| at.saturating_add(Nanos::from_micros(900)));
+        seen.carried.samples = samples(0);
+        seen.carried.there = Some(("ssh:plc".to_owned(), samples(9)));
+    });
+    let run = judged(Direction::Egress, &seen);
+    assert_eq!(run.greatest.len(), 1);
+    assert!(run.greatest[0].detail.starts_with("ssh:plc: "), "{:?}", run.greatest);
+    assert_eq!((run.greatest[0].cause.as_str(), run.greatest[0].host.steal_ticks), ("steal", 9));
+}
+
+#[test]
+fn with_two_hosts_each_end_has_a_cpu_of_its_own() {
+    let hosts = Hosts {
+        remote: Remote { target: "ssh:plc".parse().unwrap(), ssh_config: None, ktsn: "ktsn".to_owned() },
+        uplinks: ["eth1", "eth1"].map(str::to_owned),
+        within: Nanos::from_micros(1),
+        version: String::new(),
+    };
+    let setup = Setup { functional: false, ..Setup::nowhere() };
+    let two = Plan { hosts: Some(hosts), setup, ..plan() };
+    two.check().unwrap();
+    for (end, guest_cpu, near) in
+        [(End::StandIn, None, "the stand-in SCHED_FIFO"), (End::Guest, Some(0), "the guest (all of QEMU's")]
+    {
+        let placement = two.placement(end);
+        assert_eq!((placement.switch_cpu, placement.guest_cpu), (1, guest_cpu), "{end}");
+        let words = two.placement_in_words(end);
+        assert!(words.starts_with(near) && words.ends_with("on CPU 1 of ssh:plc"), "{words}");
+    }
+    let together = Plan { sharing: Sharing::Together, ..two.clone() };
+    assert_eq!(together.check().unwrap_err().exit_status(), 2);
+    // A functional run has no places.
+    let functional = Plan { setup: Setup::nowhere(), ..two };
+    assert!(functional.placement_in_words(End::StandIn).starts_with("none: "));
+    assert!(datapath::missing(Path::TapXdp, true).unwrap().starts_with("xdp_driver_missing: "));
+    assert_eq!(
+        (datapath::missing(Path::TapXdp, false), datapath::missing(Path::Macvtap, true)),
+        (None, None)
+    );
+}
+
+#[test]
 fn frames_without_a_stamp_void_the_run() {
     let no_stamp = seen(90, |seen| seen.carried.sending.frames[7].stamp = None);
     assert!(judge::fault(&no_stamp, Direction::Ingress).unwrap().contains("1 frames"));
@@ -239,6 +299,24 @@ fn document(medians: &[(Path, i64)]) -> Document {
     document.set_parameters(&serde_json::json!({ PARAMETER: Account::default() }));
     bars::compare(&mut document);
     document
+}
+
+#[test]
+fn medians_by_two_clocks_have_no_bar() {
+    let mut document =
+        document(&[(Path::TapBridge, 10_000), (Path::OvsAfxdp, 9_000), (Path::OvsDpdk, 6_100)]);
+    let two = serde_json::json!({
+        "remote": "ssh:plc", "clock_bound_ns": 9_000, "clock_within_ns": 9_000, "clock_here": null, "clock_there": null, "uplink": "eth1",
+        "remote_uplink": "eth1", "environment_there": null
+    });
+    document.parameters.insert(ktsn_measure::hosts::PARAMETER.to_owned(), two);
+    document.comparisons.clear();
+    bars::compare(&mut document);
+    let bars = document.comparisons.iter().filter(|comparison| comparison.bar.is_some());
+    let metrics: Vec<_> = bars.map(|comparison| (comparison.metric.as_str(), comparison.holds)).collect();
+    // What was lost needs no clock.
+    assert_eq!(metrics, [("lost_uncounted", Some(true)); 6]);
+    assert_eq!(document.comparisons.len(), 10);
 }
 
 #[test]

@@ -115,17 +115,17 @@ fn wait_until(at: Tai, ahead: Nanos) -> Tai {
     Tai::from_nanos(nanos_of(spin_until(tai(at))))
 }
 
-/// Sends all frames of the order. Ends early when the program is asked to stop.
+/// Sends all frames of the order. Ends early when the program is asked to stop, or when the run is `over`.
 ///
 /// # Errors
 /// The end's.
-pub(super) fn send(order: &Order<'_>, end: &mut Endpoint) -> io::Result<Sending> {
+pub(super) fn send(order: &Order<'_>, end: &mut Endpoint, over: &AtomicBool) -> io::Result<Sending> {
     let mut measured = frame::build(order.direction, Kind::Measured, frame::PAYLOAD_OCTETS);
     let mut load: Vec<Vec<u8>> =
         (0..STREAMS).map(|stream| frame::build(order.direction, Kind::Load(stream), LOAD_OCTETS)).collect();
     let mut done = Sending { frames: Vec::with_capacity(order.frames as usize), ..Sending::default() };
     for sequence in 0..order.frames {
-        if stop_requested() {
+        if stop_requested() || over.load(Ordering::Acquire) {
             break;
         }
         let due = order.due(sequence);
@@ -156,6 +156,23 @@ pub(super) fn send(order: &Order<'_>, end: &mut Endpoint) -> io::Result<Sending>
     std::thread::sleep(LAST_STAMP);
     take_stamp(order, &mut done, end)?;
     Ok(done)
+}
+
+/// One end's part of a run: it sends or it receives; what the other end does is empty.
+///
+/// # Errors
+/// The end's.
+pub(super) fn take_part(
+    order: &Order<'_>,
+    end: &mut Endpoint,
+    over: &AtomicBool,
+    sends: bool,
+) -> io::Result<(Sending, Receiving)> {
+    if sends {
+        send(order, end, over).map(|sending| (sending, Receiving::default()))
+    } else {
+        receive(order, end, over).map(|receiving| (Sending::default(), receiving))
+    }
 }
 
 /// Gives the frame that was sent last its transmit stamp. At most one frame waits for its stamp.

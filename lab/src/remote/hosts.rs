@@ -26,6 +26,8 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Octets of a row of records, at most, and of what else a file of records has.
 const ROW_OCTETS: u64 = 128;
 const FILE_OCTETS: u64 = 1 << 20;
+/// Words that a look at the other side passes over, at most.
+const WORDS_MAX: usize = 64;
 /// An instant may lie so far outside of the run that it belongs to, beside the clocks' bound.
 const OUTSIDE: Nanos = Nanos::from_seconds(2);
 
@@ -193,6 +195,25 @@ impl Far {
         }
     }
 
+    /// Whether the other side still runs, and is silent; returns at once.
+    ///
+    /// # Errors
+    /// The connection or the other side has ended, or it answers what it was not asked.
+    pub(crate) fn check(&mut self) -> Result<(), RemoteError> {
+        // Words without end must not hold this side up.
+        for _ in 0..WORDS_MAX {
+            match self.session.next(Duration::ZERO)? {
+                None => break,
+                Some(Said::Word(_)) => {}
+                Some(Said::Ended(ended)) => return Err(self.session.failed(&ended.to_string())),
+                Some(Said::Line(_) | Said::Ready) => {
+                    return Err(self.refuse("it answers without a question".to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Fetches a file of records of `frames` frames at most.
     ///
     /// # Errors
@@ -210,15 +231,19 @@ impl Far {
 
 /// Why these arrivals cannot be of a run from `begun` to `ended`, if so: an instant outside of it. Such an instant would make a latency that
 /// no frame had.
-pub(crate) fn outside(arrivals: &[ArrivalRecord], [begun, ended]: [Tai; 2], within: Nanos) -> Option<String> {
-    let slack = OUTSIDE.get().saturating_add(within.get());
-    let (first, last) = (begun.saturating_sub(Nanos::new(slack)), ended.saturating_add(Nanos::new(slack)));
+pub(crate) fn outside(arrivals: &[ArrivalRecord], run: [Tai; 2], within: Nanos) -> Option<String> {
     arrivals.iter().find_map(|arrival| {
         let instants = [arrival.kernel_at, arrival.received_at];
-        let odd = instants.into_iter().flatten().find(|at| !(first..=last).contains(at))?;
+        let odd = instants.into_iter().flatten().find(|at| !is_within(*at, run, within))?;
         let sequence = arrival.probe.sequence;
         Some(format!("its record of frame {sequence} is of {} ns, outside of the run", odd.as_nanos()))
     })
+}
+
+/// Whether an instant by the other host's clock can be of a run from `begun` to `ended`.
+pub(crate) fn is_within(at: Tai, [begun, ended]: [Tai; 2], within: Nanos) -> bool {
+    let slack = Nanos::new(OUTSIDE.get().saturating_add(within.get()));
+    (begun.saturating_sub(slack)..=ended.saturating_add(slack)).contains(&at)
 }
 
 /// The side of an experiment on the other host.

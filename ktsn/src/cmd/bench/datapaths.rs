@@ -16,6 +16,7 @@ use ktsn_lab::{Event, LabError};
 use super::super::vm::{Wish, tools};
 use super::args::{ModeArgs, ResultArgs, TimeArgs};
 use super::carry_out;
+use super::hosts::HostsArgs;
 use super::vm::prepare;
 
 const EXAMPLES: &str = "\
@@ -24,6 +25,7 @@ Examples:
   ktsn bench datapaths --seconds 900 --rounds 5 --json datapaths.json --report datapaths.html
   ktsn bench datapaths --path tap-bridge,tap-xdp --direction ingress --load idle
   ktsn bench datapaths --ends both --path tap-bridge,ovs-dpdk
+  ktsn bench datapaths --hosts local,ssh:plc-2 --uplink eth1 --within 5us
 
 Paths:
   vfio        the network device itself (needs one that the host gives away, and another host)
@@ -37,7 +39,8 @@ Paths:
 The virtual machine is a stand-in: a program that owns the tap as QEMU does, or the front end of the vhost-user socket; with --ends guest \
 or both it is a guest of `ktsn vm`, with a clock that follows the host's. Guests run by KVM where one boots with it, else by TCG: such times \
 stand apart, and are only compared with others under TCG. A path that this machine lacks is skipped with its reason. Everything is set up in \
-network namespaces of its own and removed afterwards. Needs root and two CPUs.
+network namespaces of its own and removed afterwards. Needs root and two CPUs. With --hosts the remote host is another machine, which needs \
+the same ktsn and root.
 
 Exit status: 0 done; 1 a frame was lost that no counter accounts for, or the experiment failed (with --strict-bars also: a bar is missed); \
 2 wrong usage; 3 not possible here.";
@@ -76,6 +79,8 @@ pub(super) struct DatapathsArgs {
     #[command(flatten)]
     time: TimeArgs,
     #[command(flatten)]
+    hosts: HostsArgs,
+    #[command(flatten)]
     results: ResultArgs,
     #[command(flatten)]
     mode: ModeArgs,
@@ -93,6 +98,7 @@ impl DatapathsArgs {
             ends: self.ends,
             guests: Err("there are no guests".to_owned()),
             sharing: self.sharing,
+            hosts: self.hosts.hosts()?,
             setup: self.mode.setup()?,
         })
     }
@@ -152,6 +158,16 @@ mod tests {
     }
 
     #[test]
+    fn the_remote_host_may_be_another_machine() {
+        assert!(plan("--hosts local").unwrap().hosts.is_none());
+        let two = plan("--hosts local,ssh:plc --uplink eth1 --within 5us").unwrap();
+        two.check().unwrap();
+        assert_eq!(two.hosts.unwrap().uplinks, ["eth1", "eth1"].map(str::to_owned));
+        let shared = plan("--hosts local,ssh:plc --uplink eth1 --sharing together").unwrap();
+        assert!(shared.check().unwrap_err().to_string().contains("leave it out with two hosts"));
+    }
+
+    #[test]
     fn wrong_values_are_named() {
         for (line, word) in [
             ("--path bridge", "tap-bridge"),
@@ -161,6 +177,7 @@ mod tests {
             ("--sharing near", "together"),
             ("--seconds 0", "86400"),
             ("--records", "--json"),
+            ("--hosts local,ssh:plc", "--uplink"),
         ] {
             let error = plan(line).unwrap_err();
             assert!(error.contains(word), "{line}: {error}");

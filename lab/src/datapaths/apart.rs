@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The remote host on another machine, as the first host sees it; runs with it.
+//!
+//! In: the two hosts, what is sent. Out: [`Carried`], as of a run on one machine. What the other machine says is held against what is known
+//! here ([`untrue`]).
+//!
+//! ```text
+//!  here:   CPU 0: the stand-in (FIFO) or the guest, the samples of the host      CPU 1: a switch
+//!  there:  CPU 1: the remote host's end (FIFO; far.rs)
+//! ```
+
+use super::datapath::{Near, PASSES_MAX, has_trial};
+use super::endpoint::Endpoint;
+use super::far::{Ended, FACTS, LATE_MAX, Question, SAMPLES, over_at};
+use super::frame::{self, Kind, PAYLOAD_OCTETS};
+use super::guest::Guest;
+use super::guest_run::{self, ANSWER_WITHIN, traffic_time};
+use super::host::{Sample, cpu_time_of, own_thread, threads_of};
+use super::one_run::{Carried, LINGER, SAMPLE, What, placed};
+use super::path::{Direction, Path};
+use super::task::{Answer, Task};
+use super::traffic::{self, Order, Receiving, Sending};
+use super::windows::Gates;
+use crate::error::LabError;
+use crate::remote::hosts::{ANSWER_MAX, Clocks, Far, Hosts, is_within};
+use ktsn_measure::clock::{RealTime, StampClock, stop_requested, tai_now};
+use ktsn_time::{Nanos, Tai};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path as FilePath;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// From the question to the first frame, at the first try; each further one has twice as much.
+const START_AHEAD: Nanos = Nanos::from_millis(250);
+/// How long the other machine may take to be quiet.
+const QUIET_MAX: Duration = Duration::from_secs(30);
+/// What the names of the other machine's counters begin with.
+const ORIGIN: &str = "remote";
+
+/// The remote host, which is another machine. It ends with the value.
+#[derive(Debug)]
+pub(crate) struct There {
+    far: Far,
+    hosts: Hosts,
+    /// For its files.
+    directory: PathBuf,
+}
+
+/// What the other machine saw of a run.
+struct Seen {
+    answer: Answer,
+    samples: Vec<Sample>,
+    cpu: Nanos,
+}
+
+impl There {
+    /// Checks the other host, and sets it up. Its clock and its environment come with it.
+    ///
+    /// # Errors
+    /// What is missing there.
+    pub(super) fn begin(
+        hosts: &Hosts,
+        functional: bool,
+        directory: &FilePath,
+    ) -> Result<(Self, Clocks, Value), LabError> {
+        let clocks = hosts.check()?;
+        let (far, _, environment) = hosts.begin("datapaths", functional)?;
+        let there = Self { far, hosts: hosts.clone(), directory: directory.to_owned() };
+        Ok((there, clocks, environment))
+    }
+
+    /// This machine's device that leads to it.
+    pub(super) fn uplink(&self) -> &str {
+        &self.hosts.uplinks[0]
+    }
+
+    fn name(&self) -> String {
+        self.hosts.remote.target.to_string()
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, question: &Question, beside: Duration) -> Result<T, LabError> {
+        Ok(self.far.ask(&json!(question), ANSWER_MAX + beside)?)
+    }
+
+    /// # Errors
+    /// The connection has ended.
+    fn check(&mut self) -> Result<(), LabError> {
+        Ok(self.far.check()?)
+    }
+
+    /// Waits until the other machine is quiet; returns how often it was not.
+    ///
+    /// # Errors
+    /// The connection's.
+    pub(super) fn wait_until_quiet(&mut self) -> Result<u32, LabError> {
+        self.ask(&Question::Quiet, QUIET_MAX)
+    }
+
+    /// Sends frames that are not measured until one has arrived at both ends.
+    ///
+    /// # Errors
+    /// [`LabError::Impossible`]: none passes; an end's, the connection's.
+    pub(super) fn try_out(&mut self, near: &mut Near, path: Path) -> Result<(), LabError> {
+        let () = self.ask(&Question::Forget, Duration::ZERO)?;
+        let frame = frame::build(Direction::Egress, Kind::Trial, PAYLOAD_OCTETS);
+        let (begun, mut out, mut back) = (Instant::now(), false, false);
+        loop {
+            if let Near::StandIn(near) = near {
+                let _may_be_refused = near.send(&frame, false).map_err(LabError::system("send"))?;
+            }
+            out |= self.ask::<bool>(&Question::Try, Duration::ZERO)?;
+            back |= match near {
+                Near::StandIn(near) => has_trial(near)?,
+                // It answers a trial by another one.
+                Near::Guest(_) => out,
+            };
+            if out && back {
+                return Ok(());
+            }
+            if stop_requested() {
+                return Err(LabError::Stopped);
+            }
+            if begun.elapsed() > PASSES_MAX {
+                let direction = if out { Direction::Ingress } else { Direction::Egress };
+                return Err(LabError::Impossible {
+                    what: format!("{path} passed no frame between both hosts within {PASSES_MAX:?} ({direction})"),
+                    remedy: "both devices must be on one Ethernet segment whose switches take frames of further MAC addresses (macvlan); \
+                             name others with --uplink and --remote-uplink, or take another path"
+                        .to_owned(),
+                });
+            }
+        }
+    }
+
+    /// Has a task sent to the guest.
+    fn send(&mut self, task: &Task) -> Result<(), LabError> {
+        self.ask(&Question::Task(*task), Duration::ZERO)
+    }
+
+    /// Begins the other machine's part of a run; whether it did in time.
+    fn begin_at(&mut self, task: &Task) -> Result<bool, LabError> {
+        let () = self.ask(&Question::Begin(*task), Duration::ZERO)?;
+        Ok(task.first.since(tai_now()) >= guest_run::AHEAD_MIN)
+    }
+
+    /// The same, as soon as it can be in time.
+    fn begin_run(&mut self, what: What) -> Result<Task, LabError> {
+        let What { direction, load, frames } = what;
+        let mut ahead = START_AHEAD;
+        for _ in 0..guest_run::TRIES_MAX {
+            let task = Task { number: 0, first: tai_now().saturating_add(ahead), direction, load, frames };
+            if self.begin_at(&task)? {
+                return Ok(task);
+            }
+            ahead = ahead.saturating_mul(2);
+        }
+        Err(self.is_late())
+    }
+
+    fn is_late(&self) -> LabError {
+        LabError::Process {
+            name: self.name(),
+            problem: format!("began {} runs too late", guest_run::TRIES_MAX),
+            stderr: String::new(),
+        }
+    }
+
+    /// Ends the other machine's part of a run that this host began at `begun`.
+    ///
+    /// # Errors
+    /// The other machine's, or it says what cannot be.
+    fn end(&mut self, task: &Task, begun: Tai) -> Result<Seen, LabError> {
+        let late = Duration::from_nanos(LATE_MAX.get().unsigned_abs());
+        let Ended { cpu_ns } = self.ask(&Question::End, late)?;
+        let facts = self.file(FACTS, task)?;
+        let samples = self.file(SAMPLES, task)?;
+        let refuse = |problem: String| LabError::from(self.far.refuse(problem));
+        let answer = Answer::read(&facts, ORIGIN, task.frames).map_err(refuse)?;
+        let samples: Vec<Sample> = serde_json::from_str(&samples)
+            .map_err(|error| refuse(format!("its samples are none: {error}")))?;
+        let cpu = i64::try_from(cpu_ns).map_err(|_| refuse(format!("its end took {cpu_ns} ns of a CPU")))?;
+        untrue(task, &answer, &samples, [begun, tai_now()], self.hosts.within)
+            .map_or(Ok(()), |problem| Err(refuse(problem)))?;
+        Ok(Seen { answer, samples, cpu: Nanos::new(cpu) })
+    }
+
+    /// Fetches a file of a run's, and reads it.
+    fn file(&mut self, name: &str, task: &Task) -> Result<String, LabError> {
+        let to = self.directory.join(name);
+        let _of_the_run_before = std::fs::remove_file(&to);
+        // A frame may arrive twice.
+        self.far.fetch(name, &to, task.frames.saturating_mul(2))?;
+        let octets = std::fs::read(&to).map_err(LabError::file(&to))?;
+        String::from_utf8(octets).map_err(|error| self.far.refuse(format!("its file {name}: {error}")).into())
+    }
+}
+
+/// What another machine's end cannot have seen or done in this run, if there is something.
+fn untrue(task: &Task, answer: &Answer, samples: &[Sample], run: [Tai; 2], within: Nanos) -> Option<String> {
+    let Answer { sending, receiving, .. } = answer;
+    let is_of_its_end = match task.direction {
+        Direction::Egress => *sending == Sending::default(),
+        Direction::Ingress => *receiving == Receiving::default(),
+    };
+    if !is_of_its_end {
+        return Some(format!("its answer is not of the {} end of {}", ORIGIN, task.direction));
+    }
+    let outside = |at: &Tai| !is_within(*at, run, within);
+    let odd = |what: &str, at: Tai| Some(format!("{what} is of {} ns, outside of the run", at.as_nanos()));
+    let mut next = 0;
+    for frame in &sending.frames {
+        let of_frame = task.first.saturating_add(traffic_time(frame.sequence));
+        if !(next..task.frames).contains(&frame.sequence) || frame.due != of_frame {
+            return Some(format!("its frame {} is none of the run, or out of order", frame.sequence));
+        }
+        next = frame.sequence + 1;
+        let instants = [Some(frame.called_at), Some(frame.returned_at), frame.stamp];
+        if let Some(at) = instants.into_iter().flatten().find(outside) {
+            return odd(&format!("its frame {}", frame.sequence), at);
+        }
+    }
+    for arrival in &receiving.arrivals {
+        if arrival.sequence >= task.frames {
+            return Some(format!("frame {} arrived there and was not sent", arrival.sequence));
+        }
+        if let Some(at) = [arrival.stamp, Some(arrival.received_at)].into_iter().flatten().find(outside) {
+            return odd(&format!("its arrival of frame {}", arrival.sequence), at);
+        }
+    }
+    samples.iter().map(Sample::at).find(outside).and_then(|at| odd("its sample", at))
+}
+
+/// Carries a run out between the stand-in and the other machine.
+///
+/// # Errors
+/// An end's, the connection's.
+pub(super) fn carry_out(
+    near: &mut Endpoint,
+    there: &mut There,
+    what: What,
+    ends: Option<[RealTime; 2]>,
+    stamps: &StampClock,
+) -> Result<Carried, LabError> {
+    let asked_at = tai_now();
+    let task = there.begin_run(what)?;
+    let gates = Gates::from(task.first)?;
+    let What { direction, load, frames } = what;
+    let order = Order { direction, load, frames, gates: &gates, first: task.first, stamps };
+    let sends = direction == Direction::Egress;
+    let place = ends.map(|[sender, receiver]| if sends { sender } else { receiver });
+    let (over, begun) = (AtomicBool::new(false), Instant::now());
+    let (numbers, heard) = channel();
+    let mut samples = Vec::new();
+    let (worked, seen) = std::thread::scope(|scope| {
+        let (order, over) = (&order, &over);
+        let work = move || traffic::take_part(order, near, over, sends);
+        let worker = scope.spawn(move || placed(place, &numbers, work));
+        let threads: Vec<_> = heard.iter().take(1).map(own_thread).collect();
+        let mut done = None;
+        let mut alive = Ok(());
+        while alive.is_ok() && done.is_none_or(|at: Instant| at.elapsed() < LINGER) {
+            samples.push(Sample::now(&threads));
+            std::thread::sleep(SAMPLE);
+            // A sender that has ended has sent all, a receiver has failed; the other machine's sender keeps the time.
+            if worker.is_finished() || (!sends && tai_now() >= over_at(&task)) {
+                done.get_or_insert_with(Instant::now);
+            }
+            alive = there.check();
+        }
+        let has_failed = !sends && worker.is_finished();
+        let seen =
+            alive.and_then(|()| if has_failed { Ok(None) } else { there.end(&task, asked_at).map(Some) });
+        if !sends && seen.is_ok() {
+            // What a late sender has sent is under way.
+            std::thread::sleep(LINGER);
+        }
+        samples.push(Sample::now(&threads));
+        over.store(true, Ordering::Release);
+        (worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), seen)
+    });
+    let elapsed = begun.elapsed();
+    let ((sending, receiving), cpu) = worked?;
+    let Some(Seen { answer, samples: of_it, cpu: cpu_there }) = seen? else { return Err(LabError::Stopped) };
+    let (sending, receiving, sender_cpu, receiver_cpu) = match direction {
+        Direction::Egress => (sending, answer.receiving, cpu, cpu_there),
+        Direction::Ingress => (answer.sending, receiving, cpu_there, cpu),
+    };
+    Ok(Carried {
+        sending,
+        receiving,
+        samples,
+        there: Some((there.name(), of_it)),
+        elapsed,
+        sender_cpu,
+        receiver_cpu,
+        drops: answer.drops,
+        stepped: answer.stepped,
+        guest_clock: None,
+    })
+}
+
+/// A task that both the guest and the other machine have begun in time.
+fn begin_with(guest: &mut Guest, there: &mut There, what: What) -> Result<Task, LabError> {
+    let What { direction, load, frames } = what;
+    for _ in 0..guest_run::TRIES_MAX {
+        let first = tai_now().saturating_add(guest_run::START_AHEAD);
+        let task = Task { number: 0, first, direction, load, frames };
+        let Some(task) = guest.ask(task, &mut |task| there.send(task))? else { continue };
+        if there.begin_at(&task)? {
+            return Ok(task);
+        }
+        // The guest works on it, for nothing.
+        guest.answer(traffic_time(frames))?;
+    }
+    Err(there.is_late())
+}
+
+/// Carries a run out between a guest and the other machine.
+///
+/// # Errors
+/// The guest's, the connection's.
+pub(super) fn with_guest(guest: &mut Guest, there: &mut There, what: What) -> Result<Carried, LabError> {
+    let asked_at = tai_now();
+    let task = begin_with(guest, there, what)?;
+    let qemu = guest.qemu();
+    let (threads, mut samples) = (threads_of(qemu), Vec::new());
+    let (guest_cpu, begun) = (cpu_time_of(qemu), Instant::now());
+    let patience = Nanos::new(i64::try_from(ANSWER_WITHIN.as_nanos()).unwrap_or(i64::MAX));
+    let last = over_at(&task).saturating_add(patience);
+    let mut answered = None;
+    while !guest.has_ended() && tai_now() < last {
+        samples.push(Sample::now(&threads));
+        std::thread::sleep(SAMPLE);
+        there.check()?;
+        if guest.has_answered() && tai_now() >= over_at(&task) {
+            answered.get_or_insert_with(Instant::now);
+        }
+        if answered.is_some_and(|at: Instant| at.elapsed() >= LINGER) {
+            break;
+        }
+    }
+    samples.push(Sample::now(&threads));
+    let elapsed = begun.elapsed();
+    let guest_cpu = cpu_time_of(qemu).saturating_sub(guest_cpu);
+    guest.check()?;
+    let seen = there.end(&task, asked_at)?;
+    let answer = guest.answer(Nanos::ZERO)?;
+    let (sending, receiving, sender_cpu, receiver_cpu) = match what.direction {
+        Direction::Egress => (answer.sending, seen.answer.receiving, guest_cpu, seen.cpu),
+        Direction::Ingress => (seen.answer.sending, answer.receiving, seen.cpu, guest_cpu),
+    };
+    let drops: BTreeMap<String, u64> = answer.drops.into_iter().chain(seen.answer.drops).collect();
+    Ok(Carried {
+        sending,
+        receiving,
+        samples,
+        there: Some((there.name(), seen.samples)),
+        elapsed,
+        sender_cpu,
+        receiver_cpu,
+        drops,
+        stepped: answer.stepped || seen.answer.stepped,
+        guest_clock: Some((answer.clock, answer.clock_bound)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::path::Load;
+    use super::super::traffic::{Arrival, SentFrame};
+    use super::*;
+
+    /// A second's run, 1,000 s after the clock's zero.
+    const FIRST: Tai = Tai::from_nanos(1_000_000_000_000);
+    const RUN: [Tai; 2] = [FIRST, FIRST.saturating_add(Nanos::from_seconds(1))];
+
+    fn task(direction: Direction) -> Task {
+        Task { number: 0, first: FIRST, direction, load: Load::Idle, frames: 3 }
+    }
+
+    fn sent(sequence: u64) -> SentFrame {
+        let due = FIRST.saturating_add(traffic_time(sequence));
+        SentFrame { sequence, due, called_at: due, returned_at: due, stamp: Some(due) }
+    }
+
+    fn got(sequence: u64) -> Arrival {
+        let at = FIRST.saturating_add(traffic_time(sequence));
+        Arrival { sequence, called_at: at, stamp: Some(at), received_at: at, gap: Nanos::ZERO }
+    }
+
+    fn sender(frames: &[SentFrame]) -> Answer {
+        Answer { sending: Sending { frames: frames.to_vec(), ..Sending::default() }, ..Answer::default() }
+    }
+
+    fn receiver(arrivals: &[Arrival]) -> Answer {
+        let receiving = Receiving { arrivals: arrivals.to_vec(), ..Receiving::default() };
+        Answer { receiving, ..Answer::default() }
+    }
+
+    /// Samples at these seconds after the first frame.
+    fn samples(seconds: &[i64]) -> Vec<Sample> {
+        let at = |second: &i64| FIRST.saturating_add(Nanos::from_seconds(*second)).as_nanos();
+        let one = |second| {
+            let text = serde_json::to_string(&Sample::default()).unwrap();
+            text.replace("\"at_ns\":0", &format!("\"at_ns\":{}", at(second)))
+        };
+        seconds.iter().map(|second| serde_json::from_str(&one(second)).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_the_other_machine_can_have_seen_is_taken() {
+        let within = Nanos::from_micros(1);
+        for (direction, answer) in [
+            (Direction::Ingress, sender(&[sent(0), sent(2)])),
+            (Direction::Ingress, sender(&[])),
+            (Direction::Egress, receiver(&[got(1), got(1), got(0)])),
+        ] {
+            let found = untrue(&task(direction), &answer, &samples(&[0, 1]), RUN, within);
+            assert_eq!(found, None, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn what_it_cannot_have_seen_is_refused() {
+        let within = Nanos::from_micros(1);
+        let far = FIRST.saturating_add(Nanos::from_seconds(10));
+        let (out, back) = (Direction::Egress, Direction::Ingress);
+        for (direction, answer, word) in [
+            (out, sender(&[sent(0)]), "not of the remote end"),
+            (back, receiver(&[got(0)]), "not of the remote end"),
+            (back, sender(&[sent(3)]), "its frame 3 is none"),
+            (back, sender(&[sent(1), sent(1)]), "out of order"),
+            (back, sender(&[SentFrame { due: FIRST, ..sent(1) }]), "its frame 1 is none"),
+            (back, sender(&[SentFrame { called_at: far, ..sent(1) }]), "outside of the run"),
+            (back, sender(&[SentFrame { returned_at: far, ..sent(1) }]), "outside of the run"),
+            (back, sender(&[SentFrame { stamp: Some(Tai::ZERO), ..sent(1) }]), "its frame 1 is of 0 ns"),
+            (out, receiver(&[got(3)]), "frame 3 arrived there and was not sent"),
+            (out, receiver(&[Arrival { received_at: far, ..got(1) }]), "outside of the run"),
+            (out, receiver(&[Arrival { stamp: Some(far), ..got(1) }]), "its arrival of frame 1"),
+        ] {
+            let found = untrue(&task(direction), &answer, &samples(&[0]), RUN, within);
+            assert!(found.as_ref().is_some_and(|found| found.contains(word)), "{answer:?}: {found:?}");
+        }
+        let found = untrue(&task(out), &receiver(&[]), &samples(&[0, 10]), RUN, within);
+        assert!(found.is_some_and(|found| found.contains("its sample")));
+        // Clocks that may differ by more: an instant may be outside by as much.
+        let wide = untrue(&task(out), &receiver(&[]), &samples(&[0, 10]), RUN, Nanos::from_seconds(20));
+        assert_eq!(wide, None);
+    }
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ktsn bench datapaths` with the remote host on another host: between two network namespaces, as `two_hosts.rs` has them. Nothing here
+//! judges a time.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ktsn_tests::cli::{err, folder, out};
+use ktsn_tests::two_hosts::{CHRONY, CLOSE, Hosts, ssh_of};
+use serde_json::Value;
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// What the experiments of a process have left.
+fn namespaces_of(pid: u32) -> Vec<String> {
+    let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(&format!("ktsnlab-{pid}-"))).collect()
+}
+
+/// A round of 60 frames.
+fn short(hosts: &Hosts, arguments: &[&str]) -> (u32, Output) {
+    let ktsn = folder().join("ktsn");
+    let mut command = hosts.bench([&ktsn, &ktsn], &["datapaths", "--rounds=1", "--seconds=0.06"]);
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let running = command.spawn().unwrap();
+    (running.id(), running.wait_with_output().unwrap())
+}
+
+fn document(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// It is refused with status 3 and these words; no file, nothing left.
+fn refused(hosts: &Hosts, arguments: &[&str], expected: &str) {
+    let (pid, output) =
+        short(hosts, &[arguments, &["--path=macvtap", "--load=idle", "--json=no.json"]].concat());
+    let said = err(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains(expected) && !hosts.at("here").join("no.json").exists(), "{said}");
+    assert_eq!(namespaces_of(pid), Vec::<String>::new());
+}
+
+#[test]
+fn frames_pass_to_another_host_both_ways_and_are_accounted_for() {
+    let hosts = Hosts::held();
+    let files = ["--json=d.json", "--report=d.html", "--records"];
+    let paths = ["--path=vfio,macvtap,tap-bridge,tap-xdp"];
+    let (pid, output) = short(&hosts, &[&CLOSE[..], &files, &paths].concat());
+    assert!(output.status.success(), "{}\n{}", out(&output), err(&output));
+    let at = |name: &str| hosts.at("here").join(name);
+    let document = document(&at("d.json"));
+    let series = document["series"].as_array().unwrap();
+    let all: Vec<&Value> = series.iter().filter(|series| series["round"] == "all").collect();
+    // Two paths, two directions, two loads.
+    assert_eq!(all.len(), 8, "{document:#}");
+    for series in all {
+        assert_eq!((&series["lost"], &series["lost_uncounted"]), (&0.into(), &0.into()), "{series}");
+        assert_eq!(
+            (&series["frames_sent"], &series["frames_received"]),
+            (&60.into(), &60.into()),
+            "{series}"
+        );
+        let (p50, max) = (&series["network_latency_ns"]["p50"], &series["network_latency_ns"]["max"]);
+        assert!(p50.as_i64().unwrap() > 0 && max.is_i64(), "{series}");
+        assert!(series["talker_cpu_ratio"].as_f64().unwrap() > 0.0, "{series}");
+        assert!(series["listener_cpu_ratio"].as_f64().unwrap() > 0.0, "{series}");
+        let is_loaded = series["load"].as_str().unwrap().ends_with("-udp");
+        assert_eq!(series["load_received"].as_u64().unwrap() > 0, is_loaded, "{series}");
+    }
+    let two = &document["parameters"]["hosts"];
+    assert_eq!((&two["clock_bound_ns"], &two["clock_within_ns"]), (&220_302.into(), &1_000_000.into()));
+    assert_eq!((&two["remote"], &two["uplink"]), (&"ssh:peer".into(), &"to-there".into()));
+    let checks = document["checks"].as_array().unwrap();
+    let reason = |name: &str| {
+        let check = checks.iter().find(|check| check["name"] == name).unwrap();
+        assert_eq!(check["outcome"], "skipped", "{check}");
+        check["reason"].as_str().unwrap()
+    };
+    assert!(reason("tap-xdp").starts_with("xdp_driver_missing: "));
+    assert!(reason("vfio").starts_with("vfio_"));
+    let page = std::fs::read_to_string(at("d.html")).unwrap();
+    assert!(page.contains("220302") && page.contains("Two hosts"), "the bound is not in the report");
+    assert!(out(&output).contains("clocks within 220302 ns (asked for: 1000000 ns)"), "{}", out(&output));
+    assert!(at("records/tap-bridge-64-egress-udp.csv.zst").is_file());
+    assert_eq!(namespaces_of(pid), Vec::<String>::new());
+    hosts.wait_until_clean();
+}
+
+#[test]
+fn a_switch_reads_and_writes_the_uplink_to_another_host() {
+    if ktsn_lab::ovs::missing().is_some() {
+        println!("SKIP ovs_dpdk_missing: Debian's openvswitch-switch-dpdk is not installed");
+        return;
+    }
+    let hosts = Hosts::held();
+    let (pid, output) = short(&hosts, &[&CLOSE[..], &["--path=tap-ovs,ovs-afxdp", "--json=d.json"]].concat());
+    assert!(output.status.success(), "{}\n{}", out(&output), err(&output));
+    let document = document(&hosts.at("here").join("d.json"));
+    let series = document["series"].as_array().unwrap();
+    let all: Vec<&Value> = series.iter().filter(|series| series["round"] == "all").collect();
+    assert_eq!(all.len(), 8, "{document:#}");
+    for series in all {
+        // A busy machine may make a ring full; nothing may vanish.
+        assert!(series["frames_received"].as_u64().unwrap() >= 30, "{series}");
+        assert_eq!(series["lost_uncounted"], 0, "{series}");
+    }
+    assert_eq!(namespaces_of(pid), Vec::<String>::new());
+    hosts.wait_until_clean();
+}
+
+#[test]
+fn there_is_no_result_without_clocks_that_agree() {
+    let hosts = Hosts::held();
+    refused(&hosts, &["--remote-uplink=to-here"], "the clocks agree within 220302 ns only");
+    // Held when it begins, and no longer when it ends.
+    let once = format!("[ -e {0} ] || {{ touch {0}; echo '{CHRONY}'; }}", hosts.at("asked").display());
+    hosts.script("there/chronyc", &once);
+    refused(&hosts, &CLOSE, "no result: the clock of ssh:peer is not held");
+    hosts.wait_until_clean();
+}
+
+#[test]
+fn a_wire_that_passes_no_frame_is_said_with_the_remedy() {
+    let hosts = Hosts::held();
+    for line in ["ip link add nowhere type veth peer name end", "ip link set nowhere up"] {
+        assert!(hosts.there().args(line.split(' ')).status().unwrap().success());
+    }
+    let expected = "macvtap passed no frame between both hosts within 10s (egress); remedy: both devices must be on one Ethernet segment";
+    refused(&hosts, &["--within=1ms", "--remote-uplink=nowhere"], expected);
+    let expected = "ssh:peer: not possible here: the device nodev cannot be the uplink";
+    refused(&hosts, &["--within=1ms", "--remote-uplink=nodev"], expected);
+    hosts.wait_until_clean();
+}
+
+#[test]
+fn a_connection_that_is_cut_ends_the_run_at_once_and_leaves_nothing() {
+    let hosts = Hosts::held();
+    let ktsn = folder().join("ktsn");
+    let arguments = ["datapaths", "--rounds=1", "--seconds=900", "--path=macvtap", "--json=no.json"];
+    let mut command = hosts.bench([&ktsn, &ktsn], &arguments);
+    let mut running = command.args(CLOSE).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let (pid, until) = (running.id(), Instant::now() + LONG);
+    // Both namespaces stand: the run has begun, or is about to.
+    while hosts.namespaces_there().lines().count() != 1
+        || namespaces_of(pid).len() != 1
+        || ssh_of(pid).is_none()
+    {
+        assert!(Instant::now() < until, "no run");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let ssh = ssh_of(pid).unwrap();
+    assert!(Command::new("kill").args(["-KILL", &ssh.to_string()]).status().unwrap().success());
+    let until = Instant::now() + LONG;
+    while running.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "it waits for the end of all of its traffic");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let output = running.wait_with_output().unwrap();
+    let said = err(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("ssh:peer: the connection ended in the middle of"), "{said}");
+    assert!(!hosts.at("here").join("no.json").exists());
+    assert_eq!(namespaces_of(pid), Vec::<String>::new());
+    hosts.wait_until_clean();
+}
+
+/// A ktsn whose far side says `to` for `from`, in files and answers.
+fn lying(hosts: &Hosts, from: &str, to: &str) -> PathBuf {
+    assert_eq!(from.len(), to.len(), "a file's size is stated before it");
+    let ktsn = folder().join("ktsn");
+    hosts.script(
+        "lying",
+        &format!(
+            r#"case "$*" in *guard*) ;; *) exec '{ktsn}' "$@" ;; esac
+exec python3 -c '
+import subprocess, sys
+guard = subprocess.Popen(sys.argv[3:], stdin=sys.stdin, stdout=subprocess.PIPE)
+old, new = (word.encode() for word in sys.argv[1:3])
+while header := guard.stdout.read(5):
+    said = guard.stdout.read(int.from_bytes(header[1:], "big"))
+    sys.stdout.buffer.write(header + said.replace(old, new))
+    sys.stdout.buffer.flush()
+sys.exit(guard.wait())
+' '{from}' '{to}' '{ktsn}' "$@""#,
+            ktsn = ktsn.display()
+        ),
+    )
+}
+
+#[test]
+fn what_the_other_host_cannot_have_seen_is_refused() {
+    let hosts = Hosts::held();
+    for (direction, from, to, expected) in [
+        ("ingress", "sent 2 ", "sent 0 ", "its frame 0 is none of the run, or out of order"),
+        ("ingress", "\nsent 2 ", "\ngot 02 ", "its answer is not of the remote end of ingress"),
+        ("egress", "got 10 ", "got 99 ", "frame 99 arrived there and was not sent"),
+        ("egress", "\"at_ns\":1", "\"at_ns\":2", "its sample is of 2"),
+        ("egress", "clock own", "clock \u{1b}[2", "its answer has the line \"clock \\u{1b}[2\""),
+        ("egress", "{\"cpu_ns\"", "{\"cpu_us\"", "its answer is none"),
+    ] {
+        let (ktsn, there) = (folder().join("ktsn"), lying(&hosts, from, to));
+        let arguments = ["datapaths", "--rounds=1", "--seconds=0.06", "--path=macvtap", "--load=idle"];
+        let mut command = hosts.bench([&ktsn, &there], &arguments);
+        command.args(CLOSE).args(["--json=no.json", "--direction", direction]);
+        let output = command.output().unwrap();
+        let said = err(&output);
+        assert_eq!(output.status.code(), Some(1), "{to}: {said}");
+        assert!(said.contains(expected) && said.contains("nothing of its answers is used"), "{to}: {said}");
+        assert!(!said.contains('\u{1b}') && !hosts.at("here").join("no.json").exists(), "{said}");
+        hosts.wait_until_clean();
+    }
+}
