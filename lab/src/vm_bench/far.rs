@@ -188,11 +188,11 @@ impl<'a> Other<'a> {
     }
 
     /// # Errors
-    /// As [`Subscriber::check`]. The other machine says it with its next answer.
+    /// As [`Subscriber::check`]; the connection has ended. A switch of the other machine is looked at with [`Self::state`].
     pub(super) fn check(&mut self) -> Result<(), LabError> {
         match self {
             Self::Here(subscriber) => subscriber.check(),
-            Self::There { .. } => Ok(()),
+            Self::There { apart, .. } => Ok(apart.far.check()?),
         }
     }
 

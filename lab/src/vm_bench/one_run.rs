@@ -12,10 +12,11 @@ use super::site::{self, Host, Which};
 use super::spikes::Sampler;
 use super::subscriber::{Heard, Subscriber};
 use super::tap;
+use crate::datapaths::host::Sample;
 use crate::error::LabError;
 use crate::observers::finish;
 use crate::process::Process;
-use crate::remote::hosts::outside;
+use crate::remote::hosts::{is_within, outside};
 use crate::vm::{self, Machine};
 use ktsn_measure::clock::{stop_requested, tai_now};
 use ktsn_measure::environment::CpuUse;
@@ -89,7 +90,10 @@ fn untrue(figures: &Figures, left: &Left, run: [Tai; 2], within: ktsn_time::Nano
         })
         .collect();
     arrivals.extend(left.taps.iter().flat_map(|[_, far]| far));
-    outside(&arrivals, run, within)
+    let samples = left.samples_there.iter().flat_map(|(_, samples)| samples).map(Sample::at);
+    let odd = samples.into_iter().find(|at| !is_within(*at, run, within));
+    let odd = odd.map(|at| format!("its sample is of {} ns, outside of the run", at.as_nanos()));
+    outside(&arrivals, run, within).or(odd)
 }
 
 /// Where the end of a host runs.
