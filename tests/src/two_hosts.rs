@@ -185,6 +185,14 @@ impl Hosts {
         command
     }
 
+    /// A command in the first host's network.
+    #[must_use]
+    pub fn here(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", inner(&self.here)));
+        command
+    }
+
     /// A command in the second host's network and file systems.
     #[must_use]
     pub fn there(&self) -> Command {

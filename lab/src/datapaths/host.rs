@@ -148,21 +148,28 @@ impl<'a> Counted<'a> {
     /// Why a frame took long that was under way at `at`, what shows it, and what the host counted around then: this host, unless only the
     /// other one's counters stand out.
     pub(crate) fn explain(&self, evidence: &Evidence, at: Option<Tai>) -> (Cause, String, Host) {
+        self.explain_on(evidence, at, false)
+    }
+
+    /// The same; `there_first`: the time went on the other host, so its counters are looked at first.
+    pub(crate) fn explain_on(
+        &self,
+        evidence: &Evidence,
+        at: Option<Tai>,
+        there_first: bool,
+    ) -> (Cause, String, Host) {
         let on = |samples: &[Sample], usual: &Host| {
             let host = at.and_then(|at| around(samples, at)).unwrap_or_default();
             let (cause, detail) = attribute(evidence, &host, usual);
             (cause, detail, host)
         };
         let here = on(self.samples.here, &self.usual[0]);
-        if here.0 == Cause::Unknown
-            && let Some((name, samples)) = self.samples.there
-        {
-            let (cause, detail, host) = on(samples, &self.usual[1]);
-            if cause != Cause::Unknown {
-                return (cause, format!("{name}: {detail}"), host);
-            }
-        }
-        here
+        let Some((name, samples)) = self.samples.there else { return here };
+        let (cause, detail, host) = on(samples, &self.usual[1]);
+        let there = (cause, format!("{name}: {detail}"), host);
+        let here = (here.0, format!("this host: {}", here.1), here.2);
+        let (first, second) = if there_first { (there, here) } else { (here, there) };
+        if first.0 == Cause::Unknown && second.0 != Cause::Unknown { second } else { first }
     }
 }
 
@@ -255,5 +262,12 @@ mod tests {
         assert_eq!(explain(&quiet, Some(&taken), 250), (Cause::Unknown, false, 0));
         assert_eq!(explain(&taken, Some(&quiet), 150), (Cause::Steal, false, 1));
         assert_eq!(explain(&quiet, None, 150), (Cause::Unknown, false, 0));
+        // Where both stand out, the host counts on which the time went.
+        let samples = Samples { here: &taken, there: Some(("ssh:b", &taken)) };
+        for (there_first, name) in [(false, "this host: "), (true, "ssh:b: ")] {
+            let at = Some(Tai::from_nanos(150));
+            let (_, detail, _) = Counted::of(samples).explain_on(&evidence, at, there_first);
+            assert!(detail.starts_with(name), "{detail}");
+        }
     }
 }

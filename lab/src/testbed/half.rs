@@ -123,25 +123,34 @@ impl Testbed {
     /// # Errors
     /// Nothing passes.
     pub fn settle_with_echo(&self) -> Result<(), LabError> {
-        let socket = sys::within(&self.a.pod_namespace, || UdpSocket::bind((self.a.pod_address, 0)))?;
-        let (begun, to) = (Instant::now(), (self.b.pod_address, SETTLE_PORT));
-        socket.set_read_timeout(Some(TRY_AGAIN)).map_err(LabError::system("setsockopt"))?;
-        while begun.elapsed() < SETTLE_MAX {
-            // The first ones may be refused or lost.
-            if socket.send_to(b"settle", to).and_then(|_| socket.recv(&mut [0; 16])).is_ok() {
-                return Ok(());
-            }
-        }
-        Err(LabError::Impossible {
-            what: "no datagram passes between both hosts by the given devices".to_owned(),
-            remedy: "both devices must be on one Ethernet segment whose switches take frames of further MAC addresses \
-                     (macvlan); name others with --uplink and --remote-uplink"
-                .to_owned(),
-        })
+        settle(&self.a.pod_namespace, self.a.pod_address, self.b.pod_address)
     }
 }
 
-/// Answers datagrams in the pod of host B; ends with the value.
+/// Sends datagrams from an address of a namespace until the [`Echo`] at the other one answers.
+///
+/// # Errors
+/// Nothing passes.
+pub(crate) fn settle(namespace: &str, from: Ipv4Addr, to: Ipv4Addr) -> Result<(), LabError> {
+    let socket = sys::within(namespace, || UdpSocket::bind((from, 0)))?;
+    let begun = Instant::now();
+    socket.set_read_timeout(Some(TRY_AGAIN)).map_err(LabError::system("setsockopt"))?;
+    while begun.elapsed() < SETTLE_MAX {
+        // The first ones may be refused or lost.
+        if socket.send_to(b"settle", (to, SETTLE_PORT)).and_then(|_| socket.recv(&mut [0; 16])).is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(TRY_AGAIN / 10);
+    }
+    Err(LabError::Impossible {
+        what: "no datagram passes between both hosts by the given devices".to_owned(),
+        remedy: "both devices must be on one Ethernet segment whose switches take frames of further MAC addresses \
+                 (macvlan); name others with --uplink and --remote-uplink"
+            .to_owned(),
+    })
+}
+
+/// Answers datagrams; ends with the value.
 #[derive(Debug)]
 pub struct Echo {
     is_over: Arc<AtomicBool>,
@@ -153,8 +162,12 @@ impl Echo {
     /// # Errors
     /// The socket cannot be made.
     pub fn start(host: &Host) -> Result<Self, LabError> {
-        let at = host.pod_address;
-        let socket = sys::within(&host.pod_namespace, move || {
+        Self::at(&host.pod_namespace, host.pod_address)
+    }
+
+    /// The same at an address of a namespace.
+    pub(crate) fn at(namespace: &str, at: Ipv4Addr) -> Result<Self, LabError> {
+        let socket = sys::within(namespace, move || {
             let socket = UdpSocket::bind((at, SETTLE_PORT))?;
             socket.set_read_timeout(Some(TRY_AGAIN))?;
             Ok(socket)

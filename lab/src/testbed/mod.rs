@@ -19,7 +19,7 @@ mod half;
 
 pub use crowd::Crowd;
 pub use half::{Echo, Half};
-pub(crate) use half::{Passes, connect};
+pub(crate) use half::{Passes, connect, settle};
 
 use crate::command::run;
 use crate::error::LabError;

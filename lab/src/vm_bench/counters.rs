@@ -8,15 +8,37 @@ use std::collections::BTreeMap;
 /// Frames by place and reason.
 pub(super) type Reasons = BTreeMap<String, u64>;
 
+/// Letters of a name that is shown.
+const NAME_LETTERS_MAX: usize = 100;
+/// Reasons that an account shows.
+const SHOWN_MAX: usize = 20;
 /// Disciplines that only hold others, and show the sum of what those count.
 const HOLDERS: [&str; 2] = ["mq", "mqprio"];
 /// Reasons of `/proc/net/snmp` for which a UDP datagram is lost.
 const UDP_REASONS: [&str; 3] = ["RcvbufErrors", "InCsumErrors", "MemErrors"];
 
-fn put(reasons: &mut Reasons, name: String, count: Option<u64>) {
+fn put(reasons: &mut Reasons, name: &str, count: Option<u64>) {
     if let Some(count) = count.filter(|&count| count > 0) {
-        *reasons.entry(name).or_insert(0) += count;
+        let sum = reasons.entry(shown(name)).or_insert(0);
+        *sum = sum.saturating_add(count);
     }
+}
+
+/// A name of a guest or of another machine, as it may be shown.
+fn shown(name: &str) -> String {
+    name.chars().filter(|character| !character.is_control()).take(NAME_LETTERS_MAX).collect()
+}
+
+/// Adds counts of other frames.
+pub(super) fn add(sum: &mut Reasons, reasons: Reasons) {
+    for (name, count) in reasons {
+        put(sum, &name, Some(count));
+    }
+}
+
+/// All frames.
+pub(super) fn total(reasons: &Reasons) -> u64 {
+    reasons.values().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
 /// Adds what the devices of `ip -s -j link show` have dropped.
@@ -25,9 +47,9 @@ pub(super) fn put_links(reasons: &mut Reasons, place: &str, text: &str) {
     for link in &links {
         let device = link["ifname"].as_str().unwrap_or("?");
         for direction in ["rx", "tx"] {
-            for kind in ["dropped", "errors"] {
+            for kind in ["dropped", "errors", "missed_errors"] {
                 let name = format!("{place}, {device}: {direction} {kind}");
-                put(reasons, name, link["stats64"][direction][kind].as_u64());
+                put(reasons, &name, link["stats64"][direction][kind].as_u64());
             }
         }
     }
@@ -45,7 +67,7 @@ pub(super) fn put_switch(reasons: &mut Reasons, place: &str, text: &str) {
         let Some((key, value)) = entry.trim().split_once('=') else { continue };
         // The sums stand beside their parts, which begin with `ovs_`.
         if !key.starts_with("ovs_") && (key.ends_with("dropped") || key.ends_with("errors")) {
-            put(reasons, format!("{place}: {key}"), value.trim().parse().ok());
+            put(reasons, &format!("{place}: {key}"), value.trim().parse().ok());
         }
     }
 }
@@ -71,14 +93,14 @@ pub(super) fn of_end(place: &str, text: &str) -> Reasons {
     for discipline in &disciplines {
         let kind = discipline["kind"].as_str().unwrap_or("?");
         if !HOLDERS.contains(&kind) {
-            put(&mut reasons, format!("{place}, {kind}"), discipline["drops"].as_u64());
+            put(&mut reasons, &format!("{place}, {kind}"), discipline["drops"].as_u64());
         }
     }
     let mut udp = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
     if let (Some(names), Some(values)) = (udp.next(), udp.next()) {
         for (name, value) in names.split(' ').zip(values.split(' ')) {
             if UDP_REASONS.contains(&name) {
-                put(&mut reasons, format!("{place}, UDP {name}"), value.parse().ok());
+                put(&mut reasons, &format!("{place}, UDP {name}"), value.parse().ok());
             }
         }
     }
@@ -92,12 +114,12 @@ pub(super) fn of_daemon(text: &str) -> Reasons {
     let mut reasons = Reasons::new();
     for attachment in &attachments {
         for (reason, count) in attachment["dropped"].as_object().into_iter().flatten() {
-            put(&mut reasons, format!("publisher, ktsnd: {reason}"), count.as_u64());
+            put(&mut reasons, &format!("publisher, ktsnd: {reason}"), count.as_u64());
         }
     }
     for port in status["statistics"]["ports"].as_array().into_iter().flatten() {
         for (reason, count) in port["refused"].as_object().into_iter().flatten() {
-            put(&mut reasons, format!("publisher, ktsnd's port: {reason}"), count.as_u64());
+            put(&mut reasons, &format!("publisher, ktsnd's port: {reason}"), count.as_u64());
         }
     }
     reasons
@@ -113,7 +135,11 @@ pub(super) fn since(after: &Reasons, before: &Reasons) -> Reasons {
 
 /// The words of an account: `3 publisher, etf; 1 …`, or `none`.
 pub(super) fn words(reasons: &Reasons) -> String {
-    let words: Vec<String> = reasons.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let first = reasons.iter().take(SHOWN_MAX);
+    let mut words: Vec<String> = first.map(|(name, count)| format!("{count} {name}")).collect();
+    if let Some(more) = reasons.len().checked_sub(SHOWN_MAX).filter(|&more| more > 0) {
+        words.push(format!("{more} more reasons"));
+    }
     if words.is_empty() { "none".to_owned() } else { words.join("; ") }
 }
 
@@ -136,6 +162,19 @@ mod tests {
         );
         assert_eq!(words(&since(&reasons, &reasons)), "none");
         assert!(of_end("publisher", "damaged").is_empty());
+    }
+
+    #[test]
+    fn names_of_a_guest_forge_no_line_and_counts_do_not_overflow() {
+        let mut sum = Reasons::new();
+        let odd = format!("eth\x1b]0;x\x07\nresults: /etc{}", "x".repeat(900));
+        add(&mut sum, [(odd.clone(), u64::MAX), ("b".to_owned(), 9)].into());
+        add(&mut sum, [(odd, u64::MAX)].into());
+        assert_eq!(total(&sum), u64::MAX);
+        let words = words(&sum);
+        assert!(words.len() < 200 && !words.contains(['\n', '\x1b', '\x07']), "{words}");
+        let many = (0..50).map(|number| (format!("reason {number}"), 1)).collect();
+        assert!(super::words(&many).ends_with("; 30 more reasons"));
     }
 
     #[test]

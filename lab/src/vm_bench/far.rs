@@ -6,7 +6,7 @@
 
 use super::counters::Reasons;
 use super::ends::SCRIPT_EXTRA;
-use super::plan::{Datapath, Plan, Row};
+use super::plan::{Datapath, Load, Plan, Row};
 use super::script::SUBSCRIBERS_FILES;
 use super::site::{Host, Which};
 use super::subscriber::{Heard, State, Subscriber};
@@ -16,6 +16,7 @@ use crate::exclusive::check_machine;
 use crate::experiment::Setup;
 use crate::remote::RemoteError;
 use crate::remote::hosts::{self, ANSWER_MAX, Far, SetUp, Side, question};
+use crate::testbed::{Echo, settle};
 use crate::tools::Tools;
 use crate::vm::{self, Accelerator, Cache, Choice, Kind, Renew};
 use ktsn_time::Nanos;
@@ -36,6 +37,12 @@ const SITE_MAX: Duration = Duration::from_secs(120);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// What the other machine's samples are called.
 const SAMPLES: &str = "samples.json";
+/// So many rows of records have as many octets as the samples of a second.
+const SAMPLE_ROWS: u64 = 40;
+/// Reasons for which frames can be lost on a machine.
+const REASONS_MAX: usize = 256;
+/// The load's program.
+const LOAD_PROGRAM: &str = "iperf3";
 
 /// A row, as the other machine hears of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,13 +113,23 @@ impl Apart {
         Self { far, number }
     }
 
+    /// Passes datagrams between both machines by their devices.
+    ///
+    /// # Errors
+    /// [`LabError::Impossible`]: a device is missing or carries no macvlan, or nothing passes.
+    pub(super) fn try_wire(&mut self, device: &str, directory: &Path) -> Result<(), LabError> {
+        let () = self.far.ask(&json!({ "wire": null }), SITE_MAX)?;
+        let host = Host::apart(Which::Publisher, Datapath::NoVm, (device, self.number), directory)?;
+        settle(&host.namespace, host.address(), host.addresses.ends[1])
+    }
+
     /// Makes the other machine ready for guests that run as those of this one.
     ///
     /// # Errors
-    /// It has no KVM where this one has; its image cannot be made.
+    /// [`LabError::Impossible`]: it has no KVM where this one has, or its image cannot be made.
     pub(super) fn prepare(&mut self, choice: &Choice) -> Result<(), LabError> {
         let question = json!({ "guests": choice.accelerator.to_string() });
-        Ok(self.far.ask(&question, IMAGE_MAX)?)
+        self.far.ask(&question, IMAGE_MAX).map_err(impossible)
     }
 
     /// # Errors
@@ -142,7 +159,7 @@ impl<'a> Other<'a> {
     pub(super) fn there(apart: &'a mut Apart, plan: &Plan, row: Row) -> Result<Self, LabError> {
         let begun: Result<(), RemoteError> = apart.far.ask(&json!({ "row": Order::of(plan, row) }), SITE_MAX);
         begun.map_err(impossible)?;
-        let longest = plan.traffic() + SCRIPT_EXTRA + ANSWER_MAX;
+        let longest = plan.boot_within + plan.traffic() + SCRIPT_EXTRA + ANSWER_MAX;
         Ok(Self::There { apart, asked: None, longest })
     }
 
@@ -219,14 +236,21 @@ impl<'a> Other<'a> {
         let dropped: Reasons = apart.far.ask(&json!({ "end": null }), longest)?;
         let fetched = tempfile::tempdir_in(directory).map_err(LabError::system("temporary directory"))?;
         let frames = plan.frames * plan.payloads.len() as u64;
-        let mut heard = Heard { dropped: printable(dropped), ..Heard::default() };
+        if dropped.len() > REASONS_MAX {
+            return Err(apart.refuse(format!("it has {} reasons of lost frames", dropped.len())));
+        }
+        let mut heard = Heard { dropped, ..Heard::default() };
         for name in SUBSCRIBERS_FILES {
             let content = fetch(&mut apart.far, name, fetched.path(), frames)?;
             heard.files.insert(name, content);
         }
-        let samples = fetch(&mut apart.far, SAMPLES, fetched.path(), frames)?;
-        heard.samples = serde_json::from_slice(&samples)
-            .map_err(|error| apart.refuse(format!("its {SAMPLES} is none: {error}")))?;
+        let samples = fetch(&mut apart.far, SAMPLES, fetched.path(), longest.as_secs() * SAMPLE_ROWS)?;
+        heard.samples = serde_json::from_slice(&samples).map_err(|error| {
+            let error = vm::printable(error.to_string().as_bytes());
+            apart.refuse(format!(
+                "its {SAMPLES} is not JSON of samples: {error}; install the same ktsn on both"
+            ))
+        })?;
         if row.datapath == Datapath::Bridge {
             let name = tap::file(Which::Subscriber);
             apart.far.fetch(&name, &directory.join(&name), frames)?;
@@ -247,11 +271,6 @@ fn impossible(error: RemoteError) -> LabError {
     }
 }
 
-/// Names of the other machine, as they may be shown.
-fn printable(reasons: Reasons) -> Reasons {
-    reasons.into_iter().map(|(name, count)| (vm::printable(name.as_bytes()), count)).collect()
-}
-
 fn fetch(far: &mut Far, name: &str, directory: &Path, frames: u64) -> Result<Vec<u8>, LabError> {
     let path = directory.join(name);
     far.fetch(name, &path, frames)?;
@@ -262,6 +281,8 @@ fn fetch(far: &mut Far, name: &str, directory: &Path, frames: u64) -> Result<Vec
 struct Served {
     // Ends before its directory.
     subscriber: Option<Subscriber>,
+    /// Answers on the cable until the first row. Ends before its host.
+    wire: Option<(Echo, Host)>,
     /// Where the files of the row are made.
     of_row: Option<TempDir>,
     choice: Option<Choice>,
@@ -283,7 +304,15 @@ pub fn serve(tools: &Tools) -> Result<(), LabError> {
         }
         setup.tools.check_daemon()?;
         let directory = std::env::current_dir().map_err(LabError::system("working directory"))?;
-        Ok(Served { subscriber: None, of_row: None, choice: None, set_up: set_up.clone(), setup, directory })
+        Ok(Served {
+            subscriber: None,
+            wire: None,
+            of_row: None,
+            choice: None,
+            set_up: set_up.clone(),
+            setup,
+            directory,
+        })
     })
 }
 
@@ -292,6 +321,13 @@ impl Side for Served {
         let odd = || LabError::Usage(format!("no question of this experiment: {asked}"));
         match question(asked).ok_or_else(odd)? {
             ("guests", value) => self.prepare(value.as_str().ok_or_else(odd)?).map(|()| Value::Null),
+            ("wire", _) => {
+                self.wire = None;
+                let uplink = (self.set_up.uplink.as_str(), self.set_up.number);
+                let host = Host::apart(Which::Subscriber, Datapath::NoVm, uplink, &self.directory)?;
+                self.wire = Some((Echo::at(&host.namespace, host.address())?, host));
+                Ok(Value::Null)
+            }
             ("quiet", _) => self.setup.wait_until_quiet(&mut |_| {}).map(|refusals| json!(refusals)),
             ("row", value) => {
                 let order = read::<Order>(value).ok_or_else(odd)?;
@@ -313,6 +349,20 @@ impl Side for Served {
             _ => Err(odd()),
         }
     }
+}
+
+/// # Errors
+/// [`LabError::Impossible`]: this machine has not the load's program.
+pub(super) fn check_programs(row: Row) -> Result<(), LabError> {
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = std::env::split_paths(&search).any(|directory| directory.join(LOAD_PROGRAM).is_file());
+    if row.load == Load::Idle || is_there {
+        return Ok(());
+    }
+    Err(LabError::Impossible {
+        what: format!("the load's program {LOAD_PROGRAM} is missing"),
+        remedy: format!("apt-get install {LOAD_PROGRAM}, or --load idle"),
+    })
 }
 
 fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
@@ -349,7 +399,8 @@ impl Served {
 
     fn begin(&mut self, (plan, row): (Plan, Row)) -> Result<Value, LabError> {
         plan.check()?;
-        self.subscriber = None;
+        check_programs(row)?;
+        (self.wire, self.subscriber) = (None, None);
         let of_row =
             tempfile::tempdir_in(&self.directory).map_err(LabError::system("temporary directory"))?;
         let uplink = (self.set_up.uplink.as_str(), self.set_up.number);
@@ -382,7 +433,7 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vm_bench::{Keeper, Load};
+    use crate::vm_bench::Keeper;
 
     #[test]
     fn a_row_is_read_as_it_was_ordered() {

@@ -91,19 +91,24 @@ pub(super) fn figures(
     };
     let heard: listener::Summary = json(&left.far, "heard.json")?;
     let path = keep(&left.far, "heard.csv.zst", directory)?;
-    let listened = records::load_arrivals(&path).map_err(|error| unreadable(&path, error))?;
+    let listened =
+        records::load_arrivals_at_most(&path, records_max(plan)).map_err(|error| unreadable(&path, error))?;
+    if heard.frames_received.saturating_sub(heard.unrecorded) != listened.len() as u64 {
+        let problem = format!("{} records; its figures say {} frames", listened.len(), heard.frames_received);
+        return Err(LabError::Contents { path: "heard.csv.zst".into(), problem });
+    }
     let mut clock_stepped = heard.clock_stepped;
     let (mut all, mut runs, mut spikes) = (Vec::new(), Vec::new(), Spikes::default());
     let (mut lost, mut reasons) = (0, left.dropped.clone());
     let far = |name: &str| counters::of_end("subscriber", &text(&left.far, name));
-    add(&mut reasons, &counters::since(&far("far-after"), &far("far-before")));
+    counters::add(&mut reasons, counters::since(&far("far-after"), &far("far-before")));
     for (index, &payload) in plan.payloads.iter().enumerate() {
         let talk: talker::Summary = json(&left.near, &format!("sent-{index}.json"))?;
         let path = keep(&left.near, &format!("sent-{index}.csv.zst"), directory)?;
         let talked = records::load_talk(&path).map_err(|error| unreadable(&path, error))?;
         clock_stepped |= talk.clock_stepped;
         let near = near_reasons(&left.near, index);
-        add(&mut reasons, &near);
+        counters::add(&mut reasons, near.clone());
         let sequences = plan.frames * index as u64..plan.frames * (index as u64 + 1);
         let of_payload = |all: &[ArrivalRecord]| -> Vec<ArrivalRecord> {
             all.iter().filter(|record| sequences.contains(&record.probe.sequence)).copied().collect()
@@ -130,10 +135,9 @@ pub(super) fn figures(
     Ok(Figures { series: all, runs, account, spikes, fault })
 }
 
-fn add(sum: &mut Reasons, reasons: &Reasons) {
-    for (name, count) in reasons {
-        *sum.entry(name.clone()).or_insert(0) += count;
-    }
+/// Rows of records that a subscriber may have: a frame may arrive twice.
+pub(super) fn records_max(plan: &Plan) -> usize {
+    usize::try_from(plan.frames).unwrap_or(usize::MAX).saturating_mul(plan.payloads.len()).saturating_mul(2)
 }
 
 /// What the publisher's end dropped while the payload of this number was sent.
@@ -141,7 +145,7 @@ fn near_reasons(files: &Files, index: usize) -> Reasons {
     let near = |number: usize| counters::of_end("publisher", &text(files, &format!("near-{number}")));
     let daemon = |number: usize| counters::of_daemon(&text(files, &format!("daemon-{number}")));
     let mut reasons = counters::since(&near(index + 1), &near(index));
-    add(&mut reasons, &counters::since(&daemon(index + 1), &daemon(index)));
+    counters::add(&mut reasons, counters::since(&daemon(index + 1), &daemon(index)));
     reasons
 }
 
@@ -171,7 +175,7 @@ fn between(near: &[ArrivalRecord], far: &[ArrivalRecord]) -> Option<Statistics> 
 
 /// Whether each lost frame has a counted reason. Other frames are counted as well, so there may be more reasons than lost frames.
 fn account(plan: &Plan, row: Row, round: u32, lost: u64, reasons: &Reasons) -> Check {
-    let counted: u64 = reasons.values().sum();
+    let counted = counters::total(reasons);
     let frames = plan.frames * plan.payloads.len() as u64;
     let name = format!("{} ({}), round {round}: each lost frame has a counted reason", row.path(), row.load);
     let words = counters::words(reasons);

@@ -34,9 +34,11 @@ use ktsn_measure::datapaths::SPIKES;
 use ktsn_measure::results::{Check, Document};
 use one_run::one_run;
 use spikes::Spikes;
+use std::path::Path;
 
 /// How long the publication measured each row.
 const PUBLISHED_SECONDS: f64 = 100.0;
+
 /// Measures.
 ///
 /// # Errors
@@ -47,9 +49,9 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     let (_lock, directory) = plan.setup.begin(watch)?;
     let mut document = Document::new("vm", plan.setup.command.clone());
     describe(plan, &mut document);
-    let mut other = set_up(plan, watch)?;
+    let (mut other, no_guests) = set_up(plan, directory.path(), watch)?;
     let (mut all, mut runs) = (Vec::new(), Vec::new());
-    let (mut impossible, mut spikes): (Vec<Row>, _) = (Vec::new(), Spikes::default());
+    let (mut impossible, mut spikes) = (leave_out(plan, no_guests, &mut document), Spikes::default());
     for round in 1..=plan.rounds {
         let mut refusals = plan.setup.wait_until_quiet(watch)?;
         if let Some(other) = &mut other {
@@ -57,11 +59,11 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
             refusals += other.apart.wait_until_quiet()?;
         }
         for row in plan.rows() {
+            let name = format!("{} ({})", row.path(), row.load);
             if impossible.contains(&row) {
                 watch(Event::Done);
                 continue;
             }
-            let name = format!("{} ({})", row.path(), row.load);
             watch(Event::Step(&format!("round {round}, {name}")));
             let measured = repeat_void(&name, watch, || {
                 let apart = other.as_mut().map(|other| &mut other.apart);
@@ -89,6 +91,11 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
             watch(Event::Done);
         }
     }
+    if all.is_empty() {
+        let reason = |check: &Check| check.reason.clone().unwrap_or_default();
+        let reasons = document.checks.iter().map(|check| format!("\n  {}: {}", check.name, reason(check)));
+        return Err(LabError::Nothing(reasons.collect()));
+    }
     document.add_series(all);
     let account = serde_json::to_value(spikes.account()).unwrap_or_default();
     document.parameters.insert(SPIKES.to_owned(), account);
@@ -106,18 +113,41 @@ struct Ready {
     environment: serde_json::Value,
 }
 
-/// Checks the subscriber's machine, if that is another one, and begins there.
-fn set_up(plan: &Plan, watch: &mut Watch<'_>) -> Result<Option<Ready>, LabError> {
-    let Some(hosts) = &plan.hosts else { return Ok(None) };
+/// Checks the subscriber's machine, if that is another one, and begins there; and why guests are not possible there, if so.
+fn set_up(
+    plan: &Plan,
+    directory: &Path,
+    watch: &mut Watch<'_>,
+) -> Result<(Option<Ready>, Option<String>), LabError> {
+    let Some(hosts) = &plan.hosts else { return Ok((None, None)) };
     watch(Event::Step("the other host and both clocks"));
     let clocks = hosts.check()?;
     let (far, set_up, environment) = hosts.begin("vm", plan.setup.functional)?;
     let mut apart = Apart::new(far, set_up.number);
+    apart.try_wire(&hosts.uplinks[0], directory)?;
+    let mut no_guests = None;
     if plan.has_guests() {
-        watch(Event::Step("the guests' image on the other host"));
-        apart.prepare(&plan.choice)?;
+        watch(Event::Step(
+            "the guests' image on the other host; it is built where it is missing, which takes minutes",
+        ));
+        match apart.prepare(&plan.choice) {
+            Err(LabError::Impossible { what, remedy }) => {
+                no_guests = Some(format!("{what}; remedy: {remedy}"));
+            }
+            done => done?,
+        }
     }
-    Ok(Some(Ready { apart, clocks, environment }))
+    Ok((Some(Ready { apart, clocks, environment }), no_guests))
+}
+
+/// The rows with guests where there can be none, as skipped checks.
+fn leave_out(plan: &Plan, no_guests: Option<String>, document: &mut Document) -> Vec<Row> {
+    let Some(reason) = no_guests else { return Vec::new() };
+    let has_guests = |row: &Row| row.datapath != Datapath::NoVm;
+    let rows: Vec<Row> = plan.rows().into_iter().filter(has_guests).collect();
+    let name = |row: &Row| format!("{} ({})", row.path(), row.load);
+    document.checks.extend(rows.iter().map(|row| Check::skipped(name(row), reason.clone())));
+    rows
 }
 
 fn describe(plan: &Plan, document: &mut Document) {

@@ -4,7 +4,7 @@
 
 use super::counters::{self, Reasons};
 use super::ends::{Place, Progress, SCRIPT_EXTRA};
-use super::far::{Apart, Other};
+use super::far::{Apart, Other, check_programs};
 use super::figures::{Figures, Left, figures};
 use super::plan::{Datapath, Keeper, Load, Plan, Row};
 use super::script::{self, End};
@@ -22,12 +22,15 @@ use ktsn_measure::clock::{stop_requested, tai_now};
 use ktsn_measure::environment::CpuUse;
 use ktsn_measure::payload::Probe;
 use ktsn_measure::records::ArrivalRecord;
-use ktsn_time::Tai;
+use ktsn_time::{Nanos, Tai};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// SCHED_FIFO priorities of publisher and subscriber. The publisher's is above that of ktsnd's worker, which spins on the same CPU.
 const FIFO: [u8; 2] = [60, 40];
+/// So much before its transmit time a frame may arrive: etf sends by its delta earlier, and guests' clocks follow within less.
+const EARLY_MAX: Nanos = Nanos::from_millis(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// One row, once.
@@ -51,8 +54,8 @@ pub(super) fn one_run(
     let (ended, window) = (CpuUse::now(), [window, tai_now()]);
     let mut figures = figures(plan, row, round, &left, directory)?;
     if let (Some(hosts), Other::There { apart, .. }) = (&plan.hosts, &other)
-        && !super::figures::has_own_clocks(plan, row)
-        && let Some(problem) = untrue(&figures, &left, window, hosts.within)
+        && let Some(problem) =
+            untrue(&figures, &left, window, hosts.within, super::figures::has_own_clocks(plan, row))
     {
         return Err(apart.refuse(problem));
     }
@@ -69,6 +72,7 @@ fn set_up<'a>(
     directory: &Path,
     apart: Option<&'a mut Apart>,
 ) -> Result<(Host, Other<'a>), LabError> {
+    check_programs(row)?;
     if let (Some(hosts), Some(apart)) = (&plan.hosts, apart) {
         let uplink = (hosts.uplinks[0].as_str(), apart.number);
         let host = Host::apart(Which::Publisher, row.datapath, uplink, directory)?;
@@ -79,21 +83,50 @@ fn set_up<'a>(
     Ok((host, Other::Here(Box::new(subscriber))))
 }
 
-/// An arrival of another machine that cannot be of this run, if there is one.
-fn untrue(figures: &Figures, left: &Left, run: [Tai; 2], within: ktsn_time::Nanos) -> Option<String> {
-    let records = figures.runs.iter().flat_map(|run| &run.records);
-    let mut arrivals: Vec<ArrivalRecord> = records
+/// What another machine cannot have seen in this run, if there is something. Guests with clocks of their own say nothing of the hosts'.
+fn untrue(
+    figures: &Figures,
+    left: &Left,
+    run: [Tai; 2],
+    within: Nanos,
+    has_own_clocks: bool,
+) -> Option<String> {
+    let records = figures.runs.iter().flat_map(|run| &run.records).filter(|_| !has_own_clocks);
+    let arrivals: Vec<ArrivalRecord> = records
         .map(|record| ArrivalRecord {
             probe: Probe { sequence: record.sequence, tx_time: record.tx_time },
             kernel_at: record.kernel_at,
             received_at: record.received_at,
         })
         .collect();
-    arrivals.extend(left.taps.iter().flat_map(|[_, far]| far));
+    let [near, far] = left.taps.as_ref().map_or([&[][..]; 2], |taps| [&taps[0][..], &taps[1][..]]);
     let samples = left.samples_there.iter().flat_map(|(_, samples)| samples).map(Sample::at);
     let odd = samples.into_iter().find(|at| !is_within(*at, run, within));
-    let odd = odd.map(|at| format!("its sample is of {} ns, outside of the run", at.as_nanos()));
-    outside(&arrivals, run, within).or(odd)
+    let sent: BTreeMap<u64, Tai> =
+        near.iter().filter_map(|frame| Some((frame.probe.sequence, frame.kernel_at?))).collect();
+    outside(&arrivals, run, within)
+        .or_else(|| outside(far, run, within))
+        .or_else(|| odd.map(|at| format!("its sample is of {} ns, outside of the run", at.as_nanos())))
+        .or_else(|| before(&arrivals, |frame| Some(frame.probe.tx_time), within.saturating_add(EARLY_MAX)))
+        .or_else(|| before(far, |frame| sent.get(&frame.probe.sequence).copied(), within))
+}
+
+/// A frame that arrived before it was sent, by more than so much: the clocks do not agree.
+fn before(
+    arrivals: &[ArrivalRecord],
+    sent: impl Fn(&ArrivalRecord) -> Option<Tai>,
+    by: Nanos,
+) -> Option<String> {
+    arrivals.iter().find_map(|arrival| {
+        let (sent, at) = (sent(arrival)?, arrival.kernel_at.or(arrival.received_at)?);
+        let early = sent.since(at);
+        let sequence = arrival.probe.sequence;
+        (early > by).then(|| {
+            format!(
+                "frame {sequence} arrived {early} before it was sent: the clocks of both hosts do not agree"
+            )
+        })
+    })
 }
 
 /// Where the end of a host runs.
@@ -158,7 +191,7 @@ fn carry_out(
     };
     let Heard { files, dropped, samples } = heard.map_err(|error| impossible(row, error))?;
     left.far = files;
-    left.dropped.extend(dropped);
+    counters::add(&mut left.dropped, dropped);
     left.samples_there = plan.hosts.as_ref().map(|hosts| (hosts.remote.target.to_string(), samples));
     left.taps = (row.datapath == Datapath::Bridge).then(|| tap::seen(plan, directory)).transpose()?;
     Ok(left)
@@ -227,16 +260,17 @@ fn start_load(
     host.start_load_sender(plan.load_mbit, has_come).map(Some)
 }
 
-/// The hosts' kernel may lack etf; that is no failure of the row.
+/// What the set-up of a host's own device refuses is no failure of the row: a kernel without etf, a device without queues.
 fn impossible(row: Row, error: LabError) -> LabError {
     match error {
-        LabError::Process { stderr, .. }
-            if row.datapath == Datapath::NoVm && stderr.contains("this kernel has no qdisc") =>
+        LabError::Process { problem, stderr, .. }
+            if row.datapath == Datapath::NoVm && problem.contains("exit status: 3") =>
         {
-            LabError::Impossible {
-                what: "this machine's kernel has no etf".to_owned(),
-                remedy: "a kernel with sch_etf, or leave etf out with --schedule".to_owned(),
-            }
+            let refused = stderr.lines().rev().find_map(|line| line.split_once("not possible here: "));
+            let words = refused.map_or(stderr.trim(), |(_, words)| words);
+            let (what, remedy) =
+                words.split_once("; remedy: ").unwrap_or((words, "leave the schedule out with --schedule"));
+            LabError::Impossible { what: what.to_owned(), remedy: remedy.to_owned() }
         }
         error => error,
     }
@@ -244,7 +278,8 @@ fn impossible(row: Row, error: LabError) -> LabError {
 
 /// Waits until the subscriber listens.
 fn wait_until_ready(plan: &Plan, other: &mut Other<'_>) -> Result<(), LabError> {
-    let until = Instant::now() + plan.boot_within + SCRIPT_EXTRA;
+    let longest = plan.boot_within + SCRIPT_EXTRA;
+    let until = Instant::now() + longest;
     loop {
         let state = other.state()?;
         if state.is_ready {
@@ -254,7 +289,11 @@ fn wait_until_ready(plan: &Plan, other: &mut Other<'_>) -> Result<(), LabError> 
             return Err(LabError::Stopped);
         }
         if state.has_ended || Instant::now() > until {
-            let problem = "was not ready".to_owned();
+            let problem = if state.has_ended {
+                "ended before it listened".to_owned()
+            } else {
+                format!("did not listen within {longest:?}")
+            };
             return Err(LabError::Process {
                 name: "the subscriber".to_owned(),
                 problem,
@@ -262,5 +301,50 @@ fn wait_until_ready(plan: &Plan, other: &mut Other<'_>) -> Result<(), LabError> 
             });
         }
         std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrived(sequence: u64, sent_ms: u64, at_ms: u64) -> ArrivalRecord {
+        let at = |ms: u64| Tai::from_nanos(ms * 1_000_000);
+        ArrivalRecord {
+            probe: Probe { sequence, tx_time: at(sent_ms) },
+            kernel_at: Some(at(at_ms)),
+            received_at: Some(at(at_ms + 1)),
+        }
+    }
+
+    #[test]
+    fn an_arrival_before_the_transmit_time_says_that_the_clocks_do_not_agree() {
+        let sent = |frame: &ArrivalRecord| Some(frame.probe.tx_time);
+        let frames = [arrived(1, 100, 100), arrived(2, 101, 98)];
+        let early = before(&frames, sent, Nanos::from_millis(2)).unwrap();
+        assert!(early.contains("frame 2 arrived") && early.contains("do not agree"), "{early}");
+        assert_eq!(before(&frames, sent, Nanos::from_millis(3)), None);
+        assert_eq!(before(&frames, |_| None, Nanos::ZERO), None);
+    }
+
+    #[test]
+    fn a_device_of_the_host_that_cannot_have_a_schedule_is_a_row_that_is_left_out() {
+        let row = |datapath| Row { datapath, keeper: Keeper::Etf, load: Load::Idle };
+        let failed = |status: &str| LabError::Process {
+            name: "publisher".to_owned(),
+            problem: format!("ended (exit status: {status})"),
+            stderr:
+                "; it said:\nktsn guest: not possible here: device uplink: 1 queue pair(s); remedy: another"
+                    .to_owned(),
+        };
+        let left_out = impossible(row(Datapath::NoVm), failed("3"));
+        assert_eq!(
+            left_out.to_string(),
+            "not possible here: device uplink: 1 queue pair(s); remedy: another"
+        );
+        for (datapath, status) in [(Datapath::NoVm, "1"), (Datapath::Bridge, "3")] {
+            let error = impossible(row(datapath), failed(status));
+            assert!(matches!(error, LabError::Process { .. }), "{error}");
+        }
     }
 }

@@ -66,18 +66,19 @@ pub(super) struct Addresses {
 
 impl Addresses {
     /// Where both hosts are on this machine.
-    pub(super) const HERE: Self = Self::of([10, 77, 0]);
+    pub(super) const HERE: Self = Self::of([10, 77, 0], 0);
 
     /// On a cable that others use: of the block for benchmarks (RFC 2544), which no site uses. `number`: both machines share it.
     pub(super) const fn apart(number: u16) -> Self {
         let [high, low] = number.to_be_bytes();
-        Self::of([198, 18 + (high & 1), low])
+        // Fifteen experiments in a network.
+        Self::of([198, 18 + (high & 1), low], (high >> 1) % 15 * 16)
     }
 
-    const fn of([a, b, c]: [u8; 3]) -> Self {
+    const fn of([a, b, c]: [u8; 3], base: u8) -> Self {
         Self {
-            ends: [Ipv4Addr::new(a, b, c, 2), Ipv4Addr::new(a, b, c, 3)],
-            load: [Ipv4Addr::new(a, b, c, 12), Ipv4Addr::new(a, b, c, 13)],
+            ends: [Ipv4Addr::new(a, b, c, base + 2), Ipv4Addr::new(a, b, c, base + 3)],
+            load: [Ipv4Addr::new(a, b, c, base + 12), Ipv4Addr::new(a, b, c, base + 13)],
         }
     }
 }
@@ -122,6 +123,8 @@ pub(super) struct Host {
     /// The CPU of its guest and its switch.
     pub(super) cpu: usize,
     pub(super) addresses: Addresses,
+    /// This machine's device that leads to the other host, if that is another machine.
+    device: Option<String>,
     directory: PathBuf,
 }
 
@@ -166,11 +169,20 @@ impl Host {
             });
         }
         let Addresses { ends, load } = host.addresses;
-        let (own, other) = (which.index(), 1 - which.index());
+        let other = 1 - which.index();
+        let own = which.index();
         let (own, others) = (mac_of(ends[own]), [ends[other], load[other]].map(mac_of));
         let passes = if datapath == Datapath::NoVm { Passes::Own(&own) } else { Passes::From(&others) };
         connect(&host.namespace, UPLINK, passes, device, &format!("numtxqueues {UPLINK_QUEUES}"))?;
+        host.device = Some(device.to_owned());
+        // Nothing is asked on the cable: both ends are known.
+        run(None, &format!("ip -n {} link set {UPLINK} arp off", host.namespace))?;
         host.complete()?;
+        if datapath == Datapath::NoVm {
+            let (ns, peer) = (&host.namespace, ends[other]);
+            let mac = mac_of(peer);
+            run(None, &format!("ip -n {ns} neigh replace {peer} lladdr {mac} dev {UPLINK} nud permanent"))?;
+        }
         Ok(host)
     }
 
@@ -193,6 +205,7 @@ impl Host {
             load_namespace: format!("{stem}l{letter}"),
             cpu: which.index().min(cpus - 1),
             addresses,
+            device: None,
             directory: directory.to_owned(),
         };
         for name in host.namespaces() {
@@ -305,6 +318,10 @@ impl Host {
         let (mut dropped, end) = (BTreeMap::new(), self.which.word());
         let links = output(None, &format!("ip -n {} -s -j link show", self.namespace))?;
         super::counters::put_links(&mut dropped, &format!("{end}'s host"), &links);
+        if let Some(device) = &self.device {
+            let links = output(None, &format!("ip -s -s -j link show dev {device}"))?;
+            super::counters::put_links(&mut dropped, &format!("{end}'s machine"), &links);
+        }
         if let Some(switch) = &self.switch {
             for port in [GUEST, UPLINK_PORT, LOAD] {
                 let counted = switch.vsctl(&["get", "Interface", port, "statistics"])?;
@@ -400,7 +417,7 @@ fn check_load(process: &mut Process, begun: Instant) -> Result<(), LabError> {
         return Err(process.failed("ended before the load flowed".to_owned()));
     }
     if begun.elapsed() > LOAD_WITHIN {
-        return Err(process.failed(format!("sent nothing within {LOAD_WITHIN:?}")));
+        return Err(process.failed(format!("runs, and none of the load arrived within {LOAD_WITHIN:?}")));
     }
     Ok(())
 }
@@ -409,7 +426,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         // Before the namespaces that it is in.
         self.switch = None;
-        if self.addresses != Addresses::HERE {
+        if self.device.is_some() {
             // A namespace ends some time after its removal; until then no other macvlan has this MAC address.
             let _may_not_exist = run(None, &format!("ip -n {} link del {UPLINK}", self.namespace));
         }

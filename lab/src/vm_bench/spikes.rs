@@ -90,15 +90,23 @@ fn median(mut values: Vec<i64>) -> i64 {
     values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
-/// Where half of the excess or more went, in words.
-fn place(parts: Option<Parts>, usually: Parts, excess: i64) -> String {
-    let Some(parts) = parts else { return "its place is not known: no stamps of one clock".to_owned() };
+/// Where half of the excess or more went, in words, and whether that is the subscriber's guest.
+fn place(parts: Option<Parts>, usually: Parts, excess: i64) -> (String, bool) {
+    let Some(parts) = parts else {
+        return ("its place is not known: no stamps of clocks that agree".to_owned(), false);
+    };
     let place = (0..PLACES.len()).max_by_key(|&place| parts[place] - usually[place]);
     match place.filter(|&place| parts[place] - usually[place] >= excess / 2) {
         Some(place) => {
-            format!("{} took {} µs, usually {}", PLACES[place], parts[place] / 1000, usually[place] / 1000)
+            let took = format!(
+                "{} took {} µs, usually {}",
+                PLACES[place],
+                parts[place] / 1000,
+                usually[place] / 1000
+            );
+            (took, place == PLACES.len() - 1)
         }
-        None => "no place took half of it".to_owned(),
+        None => ("no place took half of it".to_owned(), false),
     }
 }
 
@@ -134,8 +142,8 @@ impl Spikes {
             let sent = (!seen.has_own_clocks).then_some(record.tx_time);
             let at = near.get(&record.sequence).copied().or(sent);
             let evidence = Evidence { latency_ns, usual_ns, ..Evidence::default() };
-            let (cause, detail, host) = counted.explain(&evidence, at);
-            let place = place(parts(record), usual_parts, latency_ns - usual_ns);
+            let (place, is_far) = place(parts(record), usual_parts, latency_ns - usual_ns);
+            let (cause, detail, host) = counted.explain_on(&evidence, at, is_far);
             spikes.push(Spike {
                 path: run.path.clone(),
                 load: load.clone(),

@@ -2,6 +2,7 @@
 //! The observer at a guest's tap device. In: a host with a guest. Out: a process, and later the frames that the guest's device saw, by the
 //! host's clock.
 
+use super::figures::records_max;
 use super::plan::Plan;
 use super::script::PORT;
 use super::site::{GUEST, Host, Which};
@@ -62,6 +63,11 @@ pub(super) fn start(
 /// A file that is none of records.
 pub(super) fn seen(plan: &Plan, directory: &Path) -> Result<[Vec<ArrivalRecord>; 2], LabError> {
     let observers = Observers::new(&plan.setup, directory);
-    let of = |which| observers.records(name(which), records::load_arrivals);
+    let rows_max = records_max(plan);
+    let of = |which| {
+        let path = observers.file(name(which), "csv");
+        records::load_arrivals_at_most(&path, rows_max)
+            .map_err(|error| LabError::Contents { path, problem: error.to_string() })
+    };
     Ok([of(Which::Publisher)?, of(Which::Subscriber)?])
 }

@@ -211,6 +211,12 @@ pub enum RecordsError {
         /// Column, from 1.
         field: usize,
     },
+    /// More rows than the file may have.
+    #[error("records file: more than the {rows_max} rows that it may have")]
+    TooMany {
+        /// Most rows.
+        rows_max: usize,
+    },
 }
 
 fn zstandard(path: &Path) -> bool {
@@ -246,11 +252,25 @@ fn write_csv<W: Write, const N: usize>(
 }
 
 fn read_rows<const N: usize>(path: &Path) -> Result<Vec<[Option<u64>; N]>, RecordsError> {
+    read_rows_at_most(path, usize::MAX)
+}
+
+/// Reads rows; `rows_max` bounds the memory, whatever the file unpacks to.
+fn read_rows_at_most<const N: usize>(
+    path: &Path,
+    rows_max: usize,
+) -> Result<Vec<[Option<u64>; N]>, RecordsError> {
     let file = BufReader::new(File::open(path)?);
     let reader: Box<dyn Read> =
         if zstandard(path) { Box::new(zstd::Decoder::new(file)?) } else { Box::new(file) };
+    // A number has 20 digits at most, and a row may be quoted.
+    let octets_max = (rows_max as u64).saturating_add(2).saturating_mul(N as u64 * 24 + 2);
+    let reader = reader.take(octets_max);
     let mut rows = Vec::new();
     for (index, row) in csv::Reader::from_reader(reader).records().enumerate() {
+        if rows.len() >= rows_max {
+            return Err(RecordsError::TooMany { rows_max });
+        }
         let row = row?;
         let mut values = [None; N];
         for (column, value) in values.iter_mut().enumerate() {
@@ -341,7 +361,15 @@ pub fn save_arrivals(path: &Path, records: &[ArrivalRecord]) -> Result<(), Recor
 /// # Errors
 /// The file cannot be read or is none.
 pub fn load_arrivals(path: &Path) -> Result<Vec<ArrivalRecord>, RecordsError> {
-    let rows = read_rows::<4>(path)?.into_iter().enumerate();
+    load_arrivals_at_most(path, usize::MAX)
+}
+
+/// The same of a file that is not trusted: it has `rows_max` rows at most.
+///
+/// # Errors
+/// As [`load_arrivals`], or it has more rows.
+pub fn load_arrivals_at_most(path: &Path, rows_max: usize) -> Result<Vec<ArrivalRecord>, RecordsError> {
+    let rows = read_rows_at_most::<4>(path, rows_max)?.into_iter().enumerate();
     rows.map(|(index, row)| {
         let value = |column: usize| needed(row[column], index + 2, column + 1);
         Ok(ArrivalRecord {

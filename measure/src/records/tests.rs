@@ -113,3 +113,25 @@ fn a_file_that_is_none_is_refused_with_the_place() {
     assert!(matches!(load_talk(&path), Err(RecordsError::Field { line: 2, field: 2 })));
     assert!(matches!(load_talk(&folder.path().join("none")), Err(RecordsError::File(_))));
 }
+
+#[test]
+fn a_file_that_unpacks_to_more_rows_than_allowed_is_refused_early() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["many.csv", "many.csv.zst"] {
+        let path = directory.path().join(name);
+        let arrival = ArrivalRecord {
+            probe: Probe { sequence: u64::MAX, tx_time: Tai::MAX },
+            kernel_at: Some(Tai::MAX),
+            received_at: Some(Tai::MAX),
+        };
+        save_arrivals(&path, &vec![arrival; 1000]).unwrap();
+        assert_eq!(load_arrivals_at_most(&path, 1000).unwrap().len(), 1000);
+        let error = load_arrivals_at_most(&path, 999).unwrap_err();
+        assert!(error.to_string().contains("more than the 999 rows"), "{error}");
+    }
+    // One row without an end.
+    let path = directory.path().join("wide.csv");
+    std::fs::write(&path, format!("sequence,tx_time,kernel_at,received_at\n{}", "1".repeat(1 << 20)))
+        .unwrap();
+    assert!(load_arrivals_at_most(&path, 10).is_err());
+}

@@ -118,6 +118,8 @@ pub(super) fn run(args: &VmArgs) -> anyhow::Result<ExitCode> {
     let mut plan = args.plan()?;
     plan.check()?;
     carry_out(&args.results, plan.runs(), bars::violations, |watch| {
+        // The image may take minutes: what is missing on the other host is said before.
+        plan.hosts.as_ref().map_or(Ok(()), |hosts| hosts.check().map(drop))?;
         if plan.has_guests() {
             plan.choice = prepare(args.accelerator, &plan.cache, &plan.setup.tools, watch)?;
         }
