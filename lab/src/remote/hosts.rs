@@ -17,6 +17,7 @@ use ktsn_time::{Nanos, Tai};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::cell::OnceCell;
 use std::io::{BufRead as _, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -141,6 +142,8 @@ enum Answer {
 pub struct Far {
     session: Session,
     remote: Remote,
+    /// Why nothing more can be asked: the first such reason.
+    over: OnceCell<RemoteError>,
 }
 
 impl Far {
@@ -155,20 +158,45 @@ impl Far {
     ) -> Result<(Self, Value), RemoteError> {
         let arguments = ["remote", "side", experiment].map(str::to_owned).to_vec();
         let task = Task { arguments, says_ready: false };
-        let mut far = Self { session: remote.start(&task)?, remote: remote.clone() };
+        let mut far = Self::of(remote.start(&task)?, remote);
         let environment = far.ask(&json!(set_up), ANSWER_MAX)?;
         Ok((far, environment))
+    }
+
+    pub(super) fn of(session: Session, remote: &Remote) -> Self {
+        Self { session, remote: remote.clone(), over: OnceCell::new() }
     }
 
     /// Asks, and waits for the answer.
     ///
     /// # Errors
-    /// What the other side says; no answer within `longest`, or none of this form.
+    /// What the other side says; no answer within `longest`, or none of this form. After an end, a timeout or a broken rule every call fails
+    /// at once with that reason.
     pub fn ask<T: DeserializeOwned>(
         &mut self,
         question: &Value,
         longest: Duration,
     ) -> Result<T, RemoteError> {
+        self.check_over()?;
+        let answered = self.answer(question, longest);
+        self.keep(answered)
+    }
+
+    /// # Errors
+    /// Nothing more can be asked.
+    fn check_over(&self) -> Result<(), RemoteError> {
+        self.over.get().and_then(RemoteError::again).map_or(Ok(()), Err)
+    }
+
+    /// Keeps an error after which nothing more can be asked.
+    fn keep<T>(&self, done: Result<T, RemoteError>) -> Result<T, RemoteError> {
+        if let Some(error) = done.as_ref().err().and_then(RemoteError::again) {
+            let _the_first_counts = self.over.set(error);
+        }
+        done
+    }
+
+    fn answer<T: DeserializeOwned>(&mut self, question: &Value, longest: Duration) -> Result<T, RemoteError> {
         self.session.say(&question.to_string())?;
         let until = Instant::now() + longest;
         let untrue = |problem: String| RemoteError::Untrue { target: self.remote.target.clone(), problem };
@@ -187,10 +215,13 @@ impl Far {
                         Err(error) => Err(untrue(format!("its answer is none: {error}"))),
                     };
                 }
-                Some(Said::Word(_)) => {}
+                // Words without end must not hold this side up.
+                Some(Said::Word(_)) if Instant::now() < until => {}
                 Some(Said::Ready) => return Err(untrue("it is ready without a question".to_owned())),
                 Some(Said::Ended(ended)) => return Err(self.session.failed(&ended.to_string())),
-                None => return Err(self.session.failed(&format!("gave no answer within {longest:?}"))),
+                Some(Said::Word(_)) | None => {
+                    return Err(self.session.failed(&format!("gave no answer within {longest:?}")));
+                }
             }
         }
     }
@@ -200,6 +231,12 @@ impl Far {
     /// # Errors
     /// The connection or the other side has ended, or it answers what it was not asked.
     pub(crate) fn check(&mut self) -> Result<(), RemoteError> {
+        self.check_over()?;
+        let silent = self.silent();
+        self.keep(silent)
+    }
+
+    fn silent(&mut self) -> Result<(), RemoteError> {
         // Words without end must not hold this side up.
         for _ in 0..WORDS_MAX {
             match self.session.next(Duration::ZERO)? {
@@ -219,13 +256,20 @@ impl Far {
     /// # Errors
     /// As [`Session::fetch`].
     pub fn fetch(&mut self, name: &str, to: &Path, frames: u64) -> Result<(), RemoteError> {
+        self.check_over()?;
         let octets_max = frames.saturating_mul(ROW_OCTETS).saturating_add(FILE_OCTETS);
-        self.session.fetch(name, to, octets_max)
+        match self.session.fetch(name, to, octets_max) {
+            // There is no such file; other questions are answered.
+            Err(error @ RemoteError::Command { .. }) => Err(error),
+            fetched => self.keep(fetched),
+        }
     }
 
-    /// Refuses what the other side cannot have seen.
+    /// Refuses what the other side cannot have seen. Nothing more is asked then.
     pub(crate) fn refuse(&self, problem: String) -> RemoteError {
-        RemoteError::Untrue { target: self.remote.target.clone(), problem }
+        let error = RemoteError::Untrue { target: self.remote.target.clone(), problem };
+        let _the_first_counts = error.again().map(|again| self.over.set(again));
+        error
     }
 }
 

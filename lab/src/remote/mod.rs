@@ -11,7 +11,10 @@ pub mod clock;
 pub mod frames;
 mod guard;
 pub mod hosts;
+mod lines;
 mod session;
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod tests;
 
@@ -180,6 +183,31 @@ impl From<RemoteError> for LabError {
 }
 
 impl RemoteError {
+    /// The same error, if after it the other side answers nothing more: it has ended, gave no answer or broke a rule.
+    pub(crate) fn again(&self) -> Option<Self> {
+        Some(match self {
+            Self::Connection { target, host, said } => {
+                Self::Connection { target: target.clone(), host: host.clone(), said: said.clone() }
+            }
+            Self::Missing { target, program } => {
+                Self::Missing { target: target.clone(), program: program.clone() }
+            }
+            Self::Command { target, command, status, said } => Self::Command {
+                target: target.clone(),
+                command: command.clone(),
+                status: status.clone(),
+                said: said.clone(),
+            },
+            Self::Cut { target, command, said } => {
+                Self::Cut { target: target.clone(), command: command.clone(), said: said.clone() }
+            }
+            Self::Untrue { target, problem } => {
+                Self::Untrue { target: target.clone(), problem: problem.clone() }
+            }
+            Self::Version { .. } | Self::There { .. } | Self::Clock(_) | Self::Here(_) => return None,
+        })
+    }
+
     /// The exit status that belongs to it: 1 this machine or a command failed, 3 not possible with this host.
     #[must_use]
     pub fn exit_status(&self) -> u8 {
@@ -302,7 +330,7 @@ fn short_answer(mut command: Command, within: Duration) -> Result<Short, RemoteE
     sys::inherit(&mut command, &[]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Ends(command.spawn().map_err(no_ssh)?);
-    let errors = child.0.stderr.take().map(|pipe| std::thread::spawn(move || session::last_of(pipe)));
+    let errors = child.0.stderr.take().map(|pipe| std::thread::spawn(move || lines::last_of(pipe)));
     // Read before the wait: a full pipe would never end. One octet more than is allowed shows the excess.
     let answer = child.0.stdout.take().map(|pipe| {
         std::thread::spawn(move || {

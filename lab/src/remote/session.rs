@@ -10,25 +10,21 @@
 //! ```
 
 use super::frames::{Decoder, Ended, Message, ORDER_OCTETS_MAX, Order, is_file_name};
+use super::lines::{Lines, last_of};
 use super::{HEARTBEAT, Remote, RemoteError, SILENCE_MAX, no_ssh};
 use crate::error::LabError;
 use crate::process::end_of;
 use crate::sys;
 use crate::vm::printable;
 use ktsn_measure::clock::stop_requested;
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Most octets of a line that the command writes.
-const LINE_OCTETS_MAX: usize = 1 << 20;
-/// Most octets of its words that are kept for an error.
-const KEPT_OCTETS_MAX: usize = 16 << 10;
 /// Messages that wait to be taken.
 const WAITING_MAX: usize = 16;
 /// Most octets of output while a file is fetched.
@@ -36,6 +32,8 @@ const WRITTEN_OCTETS_MAX: usize = 4 << 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long the other host may take to end everything once the connection is closed here.
 const END_MAX: Duration = Duration::from_secs(15);
+/// How long ssh's errors are read after its end.
+const ERRORS_MAX: Duration = Duration::from_secs(1);
 /// How long a file's next octets may take.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
@@ -104,68 +102,6 @@ pub struct Session {
     is_broken: bool,
 }
 
-/// Outputs as lines.
-#[derive(Debug, Default)]
-struct Lines {
-    /// Of standard output and standard error, without its end yet.
-    open: [Vec<u8>; 2],
-    whole: VecDeque<Said>,
-    /// The end of standard error, for errors.
-    last_words: Vec<u8>,
-}
-
-impl Lines {
-    fn take(&mut self, is_error: bool, octets: &[u8]) -> Result<(), String> {
-        if is_error {
-            keep_last(&mut self.last_words, octets);
-        }
-        let open = &mut self.open[usize::from(is_error)];
-        for part in octets.split_inclusive(|&octet| octet == b'\n' || (is_error && octet == b'\r')) {
-            open.extend_from_slice(part);
-            if open.len() > LINE_OCTETS_MAX {
-                return Err(format!("a line of more than {LINE_OCTETS_MAX} octets"));
-            }
-            if open.last().is_some_and(|last| b"\n\r".contains(last)) {
-                let line = std::mem::take(open);
-                self.whole.extend(said(is_error, &line));
-            }
-        }
-        Ok(())
-    }
-
-    /// What has no end of line yet.
-    fn finish(&mut self) {
-        for is_error in [false, true] {
-            let line = std::mem::take(&mut self.open[usize::from(is_error)]);
-            self.whole.extend(said(is_error, &line));
-        }
-    }
-}
-
-fn said(is_error: bool, line: &[u8]) -> Option<Said> {
-    let line = line.strip_suffix(b"\n").unwrap_or(line);
-    if is_error {
-        let word = printable(line);
-        return (!word.trim().is_empty()).then_some(Said::Word(word));
-    }
-    (!line.is_empty()).then(|| Said::Line(String::from_utf8_lossy(line).into_owned()))
-}
-
-fn keep_last(kept: &mut Vec<u8>, octets: &[u8]) {
-    kept.extend_from_slice(octets);
-    let excess = kept.len().saturating_sub(KEPT_OCTETS_MAX);
-    kept.drain(..excess);
-}
-
-/// The end of an output.
-pub(super) fn last_of(mut pipe: impl Read) -> Vec<u8> {
-    let (mut kept, mut buffer) = (Vec::new(), [0; 4096]);
-    while let Ok(octets @ 1..) = pipe.read(&mut buffer) {
-        keep_last(&mut kept, &buffer[..octets]);
-    }
-    kept
-}
-
 impl Remote {
     /// Starts `ktsn` there; it runs as long as the returned value lives.
     ///
@@ -177,10 +113,15 @@ impl Remote {
         words.extend(task.says_ready.then(|| "--ready".to_owned()));
         words.push("--".to_owned());
         words.extend(task.arguments.iter().cloned());
-        let mut command = self.ssh(&words.iter().map(String::as_str).collect::<Vec<_>>());
-        sys::inherit(&mut command, &[]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(no_ssh)?;
+        let ssh = self.ssh(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        self.open(ssh, task.arguments.clone())
+    }
+
+    /// Starts ssh, which runs a guard with this command of ktsn.
+    pub(super) fn open(&self, mut ssh: Command, command: Vec<String>) -> Result<Session, RemoteError> {
+        sys::inherit(&mut ssh, &[]);
+        ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = ssh.spawn().map_err(no_ssh)?;
         let (orders, ordered) = channel();
         if let Some(pipe) = child.stdin.take() {
             std::thread::spawn(move || speak(pipe, &ordered));
@@ -190,7 +131,6 @@ impl Remote {
             std::thread::spawn(move || hear(pipe, &messages));
         }
         let errors = child.stderr.take().map(|pipe| std::thread::spawn(move || last_of(pipe)));
-        let command = task.arguments.clone();
         let (lines, has_started) = (Lines::default(), false);
         Ok(Session {
             remote: self.clone(),
@@ -222,8 +162,9 @@ impl Remote {
         let ended = loop {
             match session.next(until.saturating_duration_since(Instant::now()))? {
                 Some(Said::Ended(ended)) => break ended,
-                Some(said) => hear(said)?,
-                None => return Err(session.failed(&format!("did not end within {longest:?}"))),
+                // What it says without end must not hold this side up.
+                Some(said) if Instant::now() < until => hear(said)?,
+                _ => return Err(session.failed(&format!("did not end within {longest:?}"))),
             }
         };
         for (name, to, octets_max) in files {
@@ -337,7 +278,13 @@ impl Session {
         }
         let _ = self.child.kill();
         let status = self.child.wait();
-        let mut said = self.errors.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
+        // A process that ssh started, such as its ProxyCommand, may outlive it and hold its end of the pipe.
+        let until = Instant::now() + ERRORS_MAX;
+        while Instant::now() < until && self.errors.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        let errors = self.errors.take().filter(JoinHandle::is_finished);
+        let mut said = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
         said.extend_from_slice(&self.lines.last_words);
         let said = String::from_utf8_lossy(&said).into_owned();
         let words: Vec<&str> =
@@ -459,8 +406,8 @@ impl Session {
             match self.next(until.saturating_duration_since(Instant::now()))? {
                 Some(Said::Ended(Ended::Exited(0))) => return Ok(()),
                 Some(Said::Ended(ended)) => return Err(self.failed(&ended.to_string())),
-                Some(_) => {}
-                None => return Err(self.failed(&format!("did not end within {longest:?}"))),
+                Some(_) if Instant::now() < until => {}
+                _ => return Err(self.failed(&format!("did not end within {longest:?}"))),
             }
         }
     }
@@ -473,7 +420,7 @@ impl Drop for Session {
         let until = Instant::now() + if self.is_broken { Duration::ZERO } else { END_MAX };
         while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
             // It may be held up by what was not taken.
-            while self.heard.try_recv().is_ok() {}
+            while Instant::now() < until && self.heard.try_recv().is_ok() {}
             std::thread::sleep(LOOK_AGAIN);
         }
         let _ = self.child.kill();
