@@ -21,6 +21,7 @@ mod pages;
 
 pub use left::sweep;
 use left::{NOTED_PAGES, PREFIX};
+pub(crate) use left::{is_used, sweep_in};
 use pages::{HUGE_FILES, HugeFiles, PAGE_MIB, Pages};
 
 const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";

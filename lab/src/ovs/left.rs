@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What killed processes leave of their switches: directories, mounts, reserved huge pages.
 
-use super::pages::{HUGE_FILES, PAGES};
+use super::pages::{HUGE_FILES, PAGES, give_back};
+use crate::remote::GUARDED;
 use crate::sys;
 use rustix::mount::{UnmountFlags, unmount};
 use std::os::unix::fs::MetadataExt as _;
@@ -12,27 +13,49 @@ pub(super) const PREFIX: &str = "ktsn-ovs-";
 /// In such a directory: how many huge pages were reserved.
 pub(super) const NOTED_PAGES: &str = "pages";
 
-/// Removes what killed processes left of their switches: directories, and the huge pages that they had reserved. The directories.
+/// Removes what killed processes left of their switches: directories, mounts, and the huge pages that they had reserved. It looks into the
+/// directories of commands that ran for another host, too. The removed directories.
 pub fn sweep() -> Vec<PathBuf> {
+    let place = std::env::temp_dir();
+    let guarded = entries(&place).filter(|(name, path)| name.starts_with(GUARDED) && is_own(path));
+    let places = guarded.map(|(_, path)| path).chain([place.clone()]);
+    places.flat_map(|place| sweep_in(&place)).collect()
+}
+
+/// The same in one directory.
+pub(crate) fn sweep_in(place: &Path) -> Vec<PathBuf> {
     let mut removed = Vec::new();
-    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let (name, place) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
-        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse().ok());
-        if pid.is_none_or(sys::exists) || !is_own(&place) {
+    for (pid, place) in switches(place) {
+        if sys::exists(pid) || !is_own(&place) {
             continue;
         }
         let _is_no_mount = unmount(place.join(HUGE_FILES), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
-        let number = |path: &Path| std::fs::read_to_string(path).ok()?.trim().parse::<u32>().ok();
-        let (noted, now) = (number(&place.join(NOTED_PAGES)), number(Path::new(PAGES)));
+        let noted = std::fs::read_to_string(place.join(NOTED_PAGES)).ok();
         // Another process may remove the same directory at this moment: then it gives the pages back.
         if std::fs::remove_dir_all(&place).is_ok() {
-            if let (Some(noted), Some(now)) = (noted, now) {
-                let _stay_reserved = std::fs::write(PAGES, now.saturating_sub(noted).to_string());
+            if let Some(count) = noted.and_then(|text| text.trim().parse().ok()) {
+                give_back(Path::new(PAGES), count);
             }
             removed.push(place);
         }
     }
     removed
+}
+
+/// Whether a process that lives has a switch in this directory.
+pub(crate) fn is_used(place: &Path) -> bool {
+    switches(place).any(|(pid, _)| sys::exists(pid))
+}
+
+/// Directories of switches in this one, with the number of their process.
+fn switches(place: &Path) -> impl Iterator<Item = (u32, PathBuf)> + use<> {
+    let pid = |name: &str| name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok();
+    entries(place).filter_map(move |(name, path)| Some((pid(&name)?, path)))
+}
+
+fn entries(place: &Path) -> impl Iterator<Item = (String, PathBuf)> + use<> {
+    let found = std::fs::read_dir(place).into_iter().flatten().flatten();
+    found.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()))
 }
 
 /// Whether a directory is this user's: the place of all of them may be written to by every user.

@@ -5,7 +5,7 @@
 
 use super::LabError;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How many huge pages the machine has reserved.
 pub(super) const PAGES: &str = "/proc/sys/vm/nr_hugepages";
@@ -14,31 +14,31 @@ pub(super) const PAGE_MIB: u32 = 2;
 /// The hugetlbfs in a switch's directory.
 pub(super) const HUGE_FILES: &str = "huge";
 
-/// Huge pages that were reserved for one user; given back with the value.
+/// Huge pages that were reserved for one user; given back with the value. Others may reserve and give back meanwhile.
 #[derive(Debug)]
 pub(super) struct Pages {
-    before: u32,
+    file: PathBuf,
+    count: u32,
 }
 
 impl Pages {
     pub(super) fn reserve(count: u32) -> Result<Self, LabError> {
-        let read = || {
-            let text = std::fs::read_to_string(PAGES).map_err(LabError::file(PAGES))?;
-            text.trim()
-                .parse::<u32>()
-                .map_err(|error| LabError::Contents { path: PAGES.into(), problem: error.to_string() })
-        };
-        let before = read()?;
-        std::fs::write(PAGES, (before + count).to_string()).map_err(LabError::file(PAGES))?;
-        let pages = Self { before };
-        let found = read()?;
-        if found < before + count {
+        Self::reserve_in(Path::new(PAGES), count)
+    }
+
+    fn reserve_in(file: &Path, count: u32) -> Result<Self, LabError> {
+        let before = number(file)?;
+        std::fs::write(file, before.saturating_add(count).to_string()).map_err(LabError::file(file))?;
+        let found = number(file)?.saturating_sub(before);
+        // The kernel gives what it has.
+        let pages = Self { file: file.to_owned(), count: found.min(count) };
+        if found < count {
             return Err(LabError::Impossible {
-                what: format!(
-                    "{count} huge pages of {PAGE_MIB} MiB: the kernel has {}",
-                    found - before.min(found)
+                what: format!("{count} huge pages of {PAGE_MIB} MiB: the kernel has {found}"),
+                remedy: format!(
+                    "free memory, or reserve them at boot: vm.nr_hugepages={}",
+                    before.saturating_add(count)
                 ),
-                remedy: format!("free memory, or reserve them at boot: vm.nr_hugepages={}", before + count),
             });
         }
         Ok(pages)
@@ -47,7 +47,21 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        let _stay_reserved = std::fs::write(PAGES, self.before.to_string());
+        give_back(&self.file, self.count);
+    }
+}
+
+fn number(file: &Path) -> Result<u32, LabError> {
+    let text = std::fs::read_to_string(file).map_err(LabError::file(file))?;
+    let odd =
+        |error: std::num::ParseIntError| LabError::Contents { path: file.into(), problem: error.to_string() };
+    text.trim().parse().map_err(odd)
+}
+
+/// Gives so many reserved pages back: what others have reserved stays.
+pub(super) fn give_back(file: &Path, count: u32) {
+    if let Ok(now) = number(file) {
+        let _stay_reserved = std::fs::write(file, now.saturating_sub(count).to_string());
     }
 }
 
@@ -67,5 +81,27 @@ impl HugeFiles {
 impl Drop for HugeFiles {
     fn drop(&mut self) {
         let _is_busy = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's file is the machine's own: an ordinary one shows what is written.
+    #[test]
+    fn pages_are_given_back_in_any_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("nr_hugepages");
+        let now = || std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, "5\n").unwrap();
+        let (one, other) = (Pages::reserve_in(&file, 2).unwrap(), Pages::reserve_in(&file, 3).unwrap());
+        assert_eq!(now(), "10");
+        drop(one);
+        assert_eq!(now(), "8");
+        drop(other);
+        assert_eq!(now(), "5");
+        give_back(&file, 9);
+        assert_eq!(now(), "0");
     }
 }

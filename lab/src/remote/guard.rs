@@ -7,6 +7,7 @@
 
 use super::frames::{Ended, Message, ORDER_OCTETS_MAX, Order, PAYLOAD_OCTETS_MAX};
 use crate::error::LabError;
+use crate::ovs;
 use crate::sys;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::process::{Pid, Signal, geteuid, kill_process, kill_process_group};
@@ -31,7 +32,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Pieces of output, and lines for the program, that wait.
 const WAITING_MAX: usize = 16;
 /// What the name of a command's directory begins with.
-const PREFIX: &str = "ktsn-remote-";
+pub(crate) const PREFIX: &str = "ktsn-remote-";
 
 /// What to run, and how.
 #[derive(Debug)]
@@ -98,6 +99,7 @@ pub fn guard(guarded: &Guarded<'_>) -> Result<Outcome, LabError> {
     let mut ending = Ending { child, group, asked_at: None, is_killed: false };
     let outcome = serve(&mut ending, &heard, input, directory.path());
     ending.end();
+    remove(directory.path());
     outcome
 }
 
@@ -313,7 +315,7 @@ fn watch_first_host(events: &SyncSender<Event>, silence_max: Duration, group: Gr
         // The main thread ends the process, unless it hangs.
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
         group.finish();
-        let _ = std::fs::remove_dir_all(directory);
+        remove(&directory);
         std::process::exit(1);
     });
 }
@@ -347,6 +349,12 @@ fn feed(stdin: Option<std::process::ChildStdin>) -> SyncSender<String> {
     lines
 }
 
+/// Removes a command's directory. What a killed command has there of virtual switches is more than files: mounts, reserved huge pages.
+fn remove(directory: &Path) {
+    let _switches = ovs::sweep_in(directory);
+    let _ = std::fs::remove_dir_all(directory);
+}
+
 /// Removes directories of guards that were killed.
 fn sweep() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
@@ -355,8 +363,58 @@ fn sweep() {
         let is_left = pid.is_some_and(|pid| !sys::exists(pid));
         // Others may make such names in a shared directory.
         let is_ours = |data: std::fs::Metadata| data.is_dir() && data.uid() == geteuid().as_raw();
-        if is_left && entry.path().symlink_metadata().is_ok_and(is_ours) {
-            let _ = std::fs::remove_dir_all(entry.path());
+        if is_left && entry.path().symlink_metadata().is_ok_and(is_ours) && !ovs::is_used(&entry.path()) {
+            remove(&entry.path());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+    /// The directory of a switch of `switch` in the one of a guard of `guard`, with the note of its pages: none, so that the machine's own
+    /// number stays as it is. Where this process may mount, it has a mount.
+    fn left(guard: u32, switch: u32) -> tempfile::TempDir {
+        let directory = tempfile::Builder::new().prefix(&format!("{PREFIX}{guard}-")).tempdir().unwrap();
+        let huge = huge_of(&directory, switch);
+        std::fs::create_dir_all(&huge).unwrap();
+        std::fs::write(huge.with_file_name("pages"), "0").unwrap();
+        if geteuid().is_root() {
+            mount("nodev", &huge, "tmpfs", MountFlags::empty(), None).unwrap();
+            std::fs::write(huge.join("rtemap_0"), "").unwrap();
+        }
+        directory
+    }
+
+    fn huge_of(guard: &tempfile::TempDir, switch: u32) -> std::path::PathBuf {
+        guard.path().join(format!("ktsn-ovs-{switch}-x/huge"))
+    }
+
+    #[test]
+    fn what_killed_commands_left_of_switches_is_removed() {
+        let killed = std::process::Command::new("true").spawn().unwrap();
+        let pid = killed.id();
+        killed.wait_with_output().unwrap();
+        let mounts = || std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let is_mounted = |directory: &Path| mounts().contains(&*directory.to_string_lossy());
+        // The guard lives: its command was killed.
+        let ended = left(std::process::id(), pid);
+        remove(ended.path());
+        assert!(!ended.path().exists() && !is_mounted(ended.path()));
+        // The guard was killed; its command lives.
+        let (all, guard_only) = (left(pid, pid), left(pid, std::process::id()));
+        sweep();
+        assert!(!all.path().exists() && !is_mounted(all.path()));
+        let huge = huge_of(&guard_only, std::process::id());
+        assert_eq!((huge.exists(), is_mounted(guard_only.path())), (true, geteuid().is_root()));
+        if geteuid().is_root() {
+            unmount(&huge, UnmountFlags::DETACH).unwrap();
+        }
+        // No guard follows: the next switch here looks, too.
+        let all = left(pid, pid);
+        ovs::sweep();
+        assert!(!huge_of(&all, pid).exists() && !is_mounted(all.path()));
     }
 }

@@ -19,6 +19,7 @@ mod session_tests;
 mod tests;
 
 pub use frames::Ended;
+pub(crate) use guard::PREFIX as GUARDED;
 pub use guard::{Guarded, Outcome, guard};
 pub use session::{Said, Session, Task};
 
