@@ -149,9 +149,13 @@ fn what_another_machine_cannot_have_measured_is_refused() {
             r#"{"ns": [1], "late": [{"index": 7, "lateness_ns": 1, "causes": []}], "is_last": true}"#,
             "its late wake-up 7 is none of those",
         ),
-        (quiet, r#"{"ns": [1], "late": [], "is_last": true, "run": "x"}"#, "its answer is none"),
+        (
+            quiet,
+            r#"{"ns": [1], "late": [], "is_last": true, "run": "x"}"#,
+            "is not valid JSON of an answer to read",
+        ),
         (quiet, r#"{"ns": [], "late": [], "is_last": true}"#, "ended without a latency"),
-        (r#"{"notices": []}"#, "5", "its answer is none"),
+        (r#"{"notices": []}"#, "5", "is not valid JSON of an answer to look"),
         (skip, "5", "why not (no_fifo_right)"),
     ] {
         let there = lying(&hosts, looked, read);

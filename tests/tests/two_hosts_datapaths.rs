@@ -199,7 +199,7 @@ fn what_the_other_host_cannot_have_seen_is_refused() {
         ("egress", "got 10 ", "got 99 ", "frame 99 arrived there and was not sent"),
         ("egress", "\"at_ns\":1", "\"at_ns\":2", "its sample is of 2"),
         ("egress", "clock own", "clock \u{1b}[2", "its answer has the line \"clock \\u{1b}[2\""),
-        ("egress", "{\"cpu_ns\"", "{\"cpu_us\"", "its answer is none"),
+        ("egress", "{\"cpu_ns\"", "{\"cpu_us\"", "its answer is not valid JSON of an answer to end: "),
     ] {
         let (ktsn, there) = (folder().join("ktsn"), lying(&hosts, from, to));
         let arguments = ["datapaths", "--rounds=1", "--seconds=0.06", "--path=macvtap", "--load=idle"];

@@ -121,7 +121,7 @@ pub fn serve(tools: &Tools) -> Result<(), LabError> {
 
 impl Side for Served {
     fn answer(&mut self, question: &Value) -> Result<Value, LabError> {
-        let odd = || LabError::Usage(format!("no question of this experiment: {question}"));
+        let odd = || hosts::not_asked(&question.to_string());
         let path = |value: &Value| value.as_str().and_then(|text| text.parse::<Path>().ok()).ok_or_else(odd);
         match hosts::question(question).ok_or_else(odd)? {
             ("check", value) => self.device.check(path(value)?).map(|()| Value::Null),

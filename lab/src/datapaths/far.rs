@@ -110,8 +110,8 @@ pub fn serve() -> Result<(), LabError> {
 
 impl Side for Served {
     fn answer(&mut self, question: &Value) -> Result<Value, LabError> {
-        let question = Question::deserialize(question)
-            .map_err(|error| LabError::Usage(format!("no question of this experiment: {error}")))?;
+        let question =
+            Question::deserialize(question).map_err(|error| hosts::not_asked(&error.to_string()))?;
         match question {
             Question::Forget => self.idle().and_then(has_trial).map(|_| Value::Null),
             Question::Try => self.idle().and_then(trial).map(|arrived| json!(arrived)),

@@ -137,8 +137,7 @@ struct Measuring {
 
 impl Side for Measuring {
     fn answer(&mut self, question: &Value) -> Result<Value, LabError> {
-        let usage = |text: String| LabError::Usage(format!("no question: {text}"));
-        match Question::deserialize(question).map_err(|error| usage(error.to_string()))? {
+        match Question::deserialize(question).map_err(|error| hosts::not_asked(&error.to_string()))? {
             Question::Look => Ok(json!(self.look())),
             Question::Begin { profile, loops } => {
                 // The one before has ended, or ends now.
@@ -148,7 +147,8 @@ impl Side for Measuring {
                 Ok(json!(begun))
             }
             Question::Read => {
-                let running = self.running.as_mut().ok_or_else(|| usage("nothing runs".to_owned()))?;
+                let running =
+                    self.running.as_mut().ok_or_else(|| LabError::Usage("no probe runs".to_owned()))?;
                 running.read().map(|turn| json!(turn))
             }
         }

@@ -5,9 +5,8 @@
 //! and each answer is a line of JSON; the other side is a command of ktsn there (`ktsn remote side`), which [`serve`] runs.
 
 use super::clock::{self, ClockFacts};
-use super::{Remote, RemoteError, Said, Session, Task};
+use super::{Remote, RemoteError, Said, Session, Task, cut, no_json, plain, words_or};
 use crate::error::LabError;
-use crate::vm::printable;
 use ktsn_measure::clock::stop_requested;
 use ktsn_measure::environment::Environment;
 use ktsn_measure::hosts::{PARAMETER, TwoHosts};
@@ -27,6 +26,8 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Octets of a row of records, at most, and of what else a file of records has.
 const ROW_OCTETS: u64 = 128;
 const FILE_OCTETS: u64 = 1 << 20;
+/// The most characters of a text in an answer.
+const TEXT_CHARACTERS_MAX: usize = 1000;
 /// Words that a look at the other side passes over, at most.
 const WORDS_MAX: usize = 64;
 /// An instant may lie so far outside of the run that it belongs to, beside the clocks' bound.
@@ -205,20 +206,20 @@ impl Far {
             match self.session.next(left)? {
                 Some(Said::Line(line)) => {
                     return match serde_json::from_str(&line) {
-                        Ok(Answer::Done(value)) => serde_json::from_value(value)
-                            .map_err(|error| untrue(format!("its answer is none: {error}"))),
+                        Ok(Answer::Done(value)) => serde_json::from_value(cleaned(value))
+                            .map_err(|error| untrue(no_json(&answer_to(question), &error))),
                         Ok(Answer::Failed { text, status }) => Err(RemoteError::There {
                             target: self.remote.target.clone(),
-                            text: printable(text.as_bytes()),
+                            text: words_or(text.as_bytes(), "it failed without a reason"),
                             status,
                         }),
-                        Err(error) => Err(untrue(format!("its answer is none: {error}"))),
+                        Err(error) => Err(untrue(no_json(&answer_to(question), &error))),
                     };
                 }
                 // Words without end must not hold this side up.
                 Some(Said::Word(_)) if Instant::now() < until => {}
                 Some(Said::Ready) => return Err(untrue("it is ready without a question".to_owned())),
-                Some(Said::Ended(ended)) => return Err(self.session.failed(&ended.to_string())),
+                Some(Said::Ended(ended)) => return Err(self.session.has_ended(ended)),
                 Some(Said::Word(_)) | None => {
                     return Err(self.session.failed(&format!("gave no answer within {longest:?}")));
                 }
@@ -242,7 +243,7 @@ impl Far {
             match self.session.next(Duration::ZERO)? {
                 None => break,
                 Some(Said::Word(_)) => {}
-                Some(Said::Ended(ended)) => return Err(self.session.failed(&ended.to_string())),
+                Some(Said::Ended(ended)) => return Err(self.session.has_ended(ended)),
                 Some(Said::Line(_) | Said::Ready) => {
                     return Err(self.refuse("it answers without a question".to_owned()));
                 }
@@ -270,6 +271,24 @@ impl Far {
         let error = RemoteError::Untrue { target: self.remote.target.clone(), problem };
         let _the_first_counts = error.again().map(|again| self.over.set(again));
         error
+    }
+}
+
+/// How an answer is called in errors.
+fn answer_to(asked: &Value) -> String {
+    let name = asked.as_str().or_else(|| question(asked).map(|(name, _)| name));
+    format!("an answer to {}", name.unwrap_or("the set-up"))
+}
+
+/// An answer whose texts are plain: names become parts of tables, reports and errors.
+pub(super) fn cleaned(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(cut(&text, TEXT_CHARACTERS_MAX)),
+        Value::Array(values) => values.into_iter().map(cleaned).collect(),
+        Value::Object(members) => {
+            members.into_iter().map(|(name, value)| (plain(&name), cleaned(value))).collect()
+        }
+        other => other,
     }
 }
 
@@ -333,7 +352,16 @@ pub fn serve<U: DeserializeOwned, S: Side>(
 }
 
 fn read<T: DeserializeOwned>(line: &str) -> Result<T, LabError> {
-    serde_json::from_str(line).map_err(|error| LabError::Usage(format!("no question: {error}: {line}")))
+    serde_json::from_str(line)
+        .map_err(|error| not_asked(&format!("{error}: {}", cut(line, TEXT_CHARACTERS_MAX))))
+}
+
+/// The error of a question that this ktsn cannot answer.
+pub(crate) fn not_asked(problem: &str) -> LabError {
+    LabError::Usage(format!(
+        "ktsn {} of this host does not know the question: {problem}; install the same ktsn on both hosts",
+        env!("CARGO_PKG_VERSION")
+    ))
 }
 
 /// A question's only member: its name and value.

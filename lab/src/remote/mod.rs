@@ -19,6 +19,7 @@ mod session_tests;
 mod tests;
 
 pub use frames::Ended;
+use guard::GRACE;
 pub(crate) use guard::PREFIX as GUARDED;
 pub use guard::{Guarded, Outcome, guard};
 pub use session::{Said, Session, Task};
@@ -44,6 +45,10 @@ pub const HEARTBEAT: Duration = Duration::from_secs(1);
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The most octets of a short answer.
 const ANSWER_OCTETS_MAX: u64 = 1 << 20;
+/// The most characters of a name or an error that the other host may choose.
+const NAME_CHARACTERS_MAX: usize = 200;
+/// What stands for ssh's words where it had none.
+const NO_WORDS: &str = "ssh said nothing";
 /// How long a short answer may take, with the connection.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -138,7 +143,7 @@ pub enum RemoteError {
     /// The connection ended while a command ran.
     #[error(
         "{target}: the connection ended in the middle of `{command}`: {said}; what ran there ends by itself within {} s",
-        SILENCE_MAX.as_secs()
+        (SILENCE_MAX + GRACE).as_secs()
     )]
     Cut {
         /// The host.
@@ -273,7 +278,7 @@ impl Remote {
 
     fn failure(&self, words: &[&str], status: ExitStatus, said: &str) -> RemoteError {
         let target = self.target.clone();
-        let said = end_of(&printable(said.as_bytes())).to_owned();
+        let said = words_or(said.as_bytes(), NO_WORDS);
         match status.code() {
             Some(SSH_FAILED) => RemoteError::Connection { host: target.host.clone(), target, said },
             Some(NOT_FOUND) => RemoteError::Missing { target, program: self.ktsn.clone() },
@@ -294,27 +299,52 @@ impl Remote {
             return Ok(());
         }
         let target = self.target.clone();
-        Err(RemoteError::Version {
-            target,
-            ours: ours.to_owned(),
-            theirs: end_of(&printable(theirs.as_bytes())).to_owned(),
-        })
+        Err(RemoteError::Version { target, ours: ours.to_owned(), theirs: plain(theirs) })
     }
 
     /// What holds the clock there.
     ///
     /// # Errors
-    /// As [`Remote::output`]; an answer that is none.
+    /// As [`Remote::output`]; an answer of another form.
     pub fn clock(&self) -> Result<ClockFacts, RemoteError> {
-        let arguments = ["remote", "clock"];
-        let answer = self.output(&arguments)?;
-        serde_json::from_str(&answer).map_err(|error| RemoteError::Command {
+        let answer = self.output(&["remote", "clock"])?;
+        let read = serde_json::from_str(&answer).map(hosts::cleaned).and_then(serde_json::from_value);
+        read.map_err(|error| RemoteError::Untrue {
             target: self.target.clone(),
-            command: format!("{} {}", self.ktsn, arguments.join(" ")),
-            status: format!("its answer is none: {error}"),
-            said: end_of(&printable(answer.as_bytes())).to_owned(),
+            problem: no_json("what holds its clock", &error),
         })
     }
+}
+
+/// The problem of an answer that is not of its form.
+pub(crate) fn no_json(what: &str, error: &serde_json::Error) -> String {
+    format!(
+        "its answer is not valid JSON of {what}: {}; install the same ktsn on both hosts",
+        plain(&error.to_string())
+    )
+}
+
+/// A name or an error of the other host, on one line: neither control characters nor more than [`NAME_CHARACTERS_MAX`].
+pub(crate) fn plain(text: &str) -> String {
+    cut(text, NAME_CHARACTERS_MAX)
+}
+
+/// A text of the other host, on one line and no longer than this.
+fn cut(text: &str, characters_max: usize) -> String {
+    let mut letters = text.chars().map(|letter| if letter == '\n' { ' ' } else { letter });
+    let mut letters = letters.by_ref().filter(|letter| !letter.is_control());
+    let mut plain: String = letters.by_ref().take(characters_max).collect();
+    if letters.next().is_some() {
+        plain.push('…');
+    }
+    plain
+}
+
+/// The end of what was said, or `otherwise` where that is nothing.
+fn words_or(said: &[u8], otherwise: &str) -> String {
+    let said = printable(said);
+    let said = end_of(&said);
+    if said.is_empty() { otherwise.to_owned() } else { said.to_owned() }
 }
 
 /// What came of a command whose answer is short.

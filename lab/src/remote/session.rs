@@ -11,7 +11,7 @@
 
 use super::frames::{Decoder, Ended, Message, ORDER_OCTETS_MAX, Order, is_file_name};
 use super::lines::{Lines, last_of};
-use super::{HEARTBEAT, Remote, RemoteError, SILENCE_MAX, no_ssh};
+use super::{HEARTBEAT, NO_WORDS, Remote, RemoteError, SILENCE_MAX, no_ssh, words_or};
 use crate::error::LabError;
 use crate::process::end_of;
 use crate::sys;
@@ -294,7 +294,7 @@ impl Session {
             _ => RemoteError::Cut {
                 target: self.remote.target.clone(),
                 command: Remote::shown(&words),
-                said: end_of(&printable(said.as_bytes())).to_owned(),
+                said: words_or(said.as_bytes(), NO_WORDS),
             },
         }
     }
@@ -302,13 +302,25 @@ impl Session {
     /// An error with what the command wrote to standard error.
     #[must_use]
     pub fn failed(&self, status: &str) -> RemoteError {
-        let said = printable(&self.lines.last_words);
         RemoteError::Command {
             target: self.remote.target.clone(),
             command: self.command.join(" "),
             status: status.to_owned(),
-            said: end_of(&said).to_owned(),
+            said: words_or(&self.lines.last_words, "it said nothing before"),
         }
+    }
+
+    /// The error of a command that has ended before it should, or without success.
+    #[must_use]
+    pub fn has_ended(&self, ended: Ended) -> RemoteError {
+        let mut error = self.failed(&ended.to_string());
+        if let (RemoteError::Command { said, .. }, Ended::Killed(signal)) = (&mut error, ended) {
+            said.push_str(&format!(
+                "; signal {signal} killed ktsn there: see whether its kernel was short of memory (dmesg), or end what sends the signal, \
+                 then run this again"
+            ));
+        }
+        error
     }
 
     fn order(&self, order: Order) {
@@ -405,7 +417,7 @@ impl Session {
         loop {
             match self.next(until.saturating_duration_since(Instant::now()))? {
                 Some(Said::Ended(Ended::Exited(0))) => return Ok(()),
-                Some(Said::Ended(ended)) => return Err(self.failed(&ended.to_string())),
+                Some(Said::Ended(ended)) => return Err(self.has_ended(ended)),
                 Some(_) if Instant::now() < until => {}
                 _ => return Err(self.failed(&format!("did not end within {longest:?}"))),
             }

@@ -52,7 +52,9 @@ fn after_its_end_no_answer_is_waited_for() {
     // It was killed; the guard stays to hand files over.
     let mut far = far(r"printf 'x\000\000\000\002\001\011'; cat >/dev/null; exit");
     let error = ask(&mut far, LONG).unwrap_err();
-    assert!(error.to_string().contains("signal: 9"), "{error}");
+    let expected =
+        "ssh:plc: `remote side` failed (signal: 9): it said nothing before; signal 9 killed ktsn there: ";
+    assert!(error.to_string().starts_with(expected), "{error}");
     is_over(&mut far, &error);
 }
 
@@ -70,6 +72,25 @@ fn after_a_late_answer_or_a_broken_rule_nothing_more_is_asked() {
     ask(&mut lying, LONG).unwrap();
     let error = lying.refuse("it cannot have seen this".to_owned());
     is_over(&mut lying, &error);
+}
+
+#[test]
+fn names_of_the_other_side_become_plain() {
+    let long = "x".repeat(300);
+    assert_eq!(plain("a\u{1b}[2J\nb\r"), "a[2J b");
+    assert_eq!(plain(&long), format!("{}…", &long[..200]));
+    assert_eq!(plain(&long[..200]), &long[..200]);
+    let answer = json!({ "a\u{1b}\n": ["b\u{7}", { "c": "x".repeat(2000) }], "n": 7 });
+    let cleaned = hosts::cleaned(answer);
+    assert_eq!((&cleaned["a "][0], &cleaned["n"]), (&json!("b"), &json!(7)));
+    assert_eq!(cleaned["a "][1]["c"].as_str().unwrap().chars().count(), 1001);
+    let error = serde_json::from_str::<hosts::SetUp>(r#"{"up\u001b[2J\u000alink": 1}"#).unwrap_err();
+    let problem = no_json("the set-up", &error);
+    assert!(
+        problem.starts_with("its answer is not valid JSON of the set-up: unknown field `up[2J link`"),
+        "{problem}"
+    );
+    assert!(problem.ends_with("; install the same ktsn on both hosts"), "{problem}");
 }
 
 #[test]
@@ -96,5 +117,6 @@ fn a_process_that_outlives_ssh_holds_nothing_up() {
     );
     let begun = Instant::now();
     let error = session(&holder).wait(LONG).unwrap_err();
-    assert!(matches!(error, RemoteError::Cut { .. }) && begun.elapsed() < LONG / 2, "{error}");
+    let expected = "`/opt/ktsn remote side`: ssh said nothing; what ran there ends by itself within 20 s";
+    assert!(error.to_string().ends_with(expected) && begun.elapsed() < LONG / 2, "{error}");
 }
