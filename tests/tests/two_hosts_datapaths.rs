@@ -170,24 +170,44 @@ fn a_connection_that_is_cut_ends_the_run_at_once_and_leaves_nothing() {
 /// A ktsn whose far side says `to` for `from`, in files and answers.
 fn lying(hosts: &Hosts, from: &str, to: &str) -> PathBuf {
     assert_eq!(from.len(), to.len(), "a file's size is stated before it");
+    changing(hosts, "said.replace(*words)", [from, to])
+}
+
+/// A ktsn whose far side says what an expression of Python makes of `said`, with two `words`.
+fn changing(hosts: &Hosts, expression: &str, words: [&str; 2]) -> PathBuf {
     let ktsn = folder().join("ktsn");
     hosts.script(
         "lying",
         &format!(
             r#"case "$*" in *guard*) ;; *) exec '{ktsn}' "$@" ;; esac
 exec python3 -c '
-import subprocess, sys
+import re, subprocess, sys
 guard = subprocess.Popen(sys.argv[3:], stdin=sys.stdin, stdout=subprocess.PIPE)
-old, new = (word.encode() for word in sys.argv[1:3])
+words = [word.encode() for word in sys.argv[1:3]]
 while header := guard.stdout.read(5):
     said = guard.stdout.read(int.from_bytes(header[1:], "big"))
-    sys.stdout.buffer.write(header + said.replace(old, new))
+    sys.stdout.buffer.write(header + {expression})
     sys.stdout.buffer.flush()
 sys.exit(guard.wait())
 ' '{from}' '{to}' '{ktsn}' "$@""#,
+            from = words[0],
+            to = words[1],
             ktsn = ktsn.display()
         ),
     )
+}
+
+/// One direction of one path fails with status 1 and these words; no file, nothing left.
+fn is_refused(hosts: &Hosts, there: &Path, direction: &str, expected: &str) {
+    let arguments = ["datapaths", "--rounds=1", "--seconds=0.06", "--path=macvtap", "--load=idle"];
+    let mut command = hosts.bench([&folder().join("ktsn"), there], &arguments);
+    command.args(CLOSE).args(["--json=no.json", "--direction", direction]);
+    let output = command.output().unwrap();
+    let said = err(&output);
+    assert_eq!(output.status.code(), Some(1), "{expected}: {said}");
+    assert!(said.contains(expected) && said.contains("nothing of its answers is used"), "{expected}: {said}");
+    assert!(!said.contains('\u{1b}') && !hosts.at("here").join("no.json").exists(), "{said}");
+    hosts.wait_until_clean();
 }
 
 #[test]
@@ -201,15 +221,72 @@ fn what_the_other_host_cannot_have_seen_is_refused() {
         ("egress", "clock own", "clock \u{1b}[2", "its answer has the line \"clock \\u{1b}[2\""),
         ("egress", "{\"cpu_ns\"", "{\"cpu_us\"", "its answer is not valid JSON of an answer to end: "),
     ] {
-        let (ktsn, there) = (folder().join("ktsn"), lying(&hosts, from, to));
-        let arguments = ["datapaths", "--rounds=1", "--seconds=0.06", "--path=macvtap", "--load=idle"];
-        let mut command = hosts.bench([&ktsn, &there], &arguments);
-        command.args(CLOSE).args(["--json=no.json", "--direction", direction]);
-        let output = command.output().unwrap();
-        let said = err(&output);
-        assert_eq!(output.status.code(), Some(1), "{to}: {said}");
-        assert!(said.contains(expected) && said.contains("nothing of its answers is used"), "{to}: {said}");
-        assert!(!said.contains('\u{1b}') && !hosts.at("here").join("no.json").exists(), "{said}");
-        hosts.wait_until_clean();
+        is_refused(&hosts, &lying(&hosts, from, to), direction, expected);
+    }
+}
+
+/// Its instants are off by half a second: within the run, and a latency below zero.
+#[test]
+fn clocks_that_do_not_agree_make_no_result() {
+    let hosts = Hosts::held();
+    let expected = "the clocks do not agree: frame 0 arrived ";
+    for (direction, line, sign) in [("egress", "got", "-"), ("ingress", "sent", "+")] {
+        // Of both lines the last instants are by the far side's clock alone; the frame itself has the others.
+        let fields =
+            if direction == "egress" { r"\d+ \d+) (\d+) (\d+)" } else { r"\d+ \d+ \d+) (\d+) (\d+)" };
+        let change = format!(
+            r#"re.sub(rb"(?m)^({line} {fields}", lambda found: b"%s %d %d" % (found[1], int(found[2]) {sign} 500000000, int(found[3]) {sign} 500000000), said)"#
+        );
+        is_refused(&hosts, &changing(&hosts, &change, ["", ""]), direction, expected);
+    }
+}
+
+/// Processes of a command of ktsn in the second host's network namespace.
+fn processes_there(hosts: &Hosts, words: &str) -> Vec<u32> {
+    let inside = out(&hosts.there().args(["readlink", "/proc/self/ns/net"]).output().unwrap());
+    let is_one = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let namespace = std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_default();
+        String::from_utf8_lossy(&line).replace('\0', " ").contains(words)
+            && namespace == Path::new(inside.trim())
+    };
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_one).collect()
+}
+
+#[test]
+fn a_far_side_that_is_killed_ends_the_run_and_is_named() {
+    let hosts = Hosts::held();
+    let ktsn = folder().join("ktsn");
+    let arguments = ["datapaths", "--rounds=1", "--seconds=900", "--path=macvtap", "--json=no.json"];
+    let mut command = hosts.bench([&ktsn, &ktsn], &arguments);
+    let mut running = command.args(CLOSE).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let (pid, until) = (running.id(), Instant::now() + LONG);
+    while hosts.namespaces_there().lines().count() != 1 || namespaces_of(pid).len() != 1 {
+        assert!(Instant::now() < until, "no run");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let sides = processes_there(&hosts, "ktsn remote side datapaths");
+    assert_eq!(sides.len(), 1, "{sides:?}");
+    assert!(Command::new("kill").args(["-KILL", &sides[0].to_string()]).status().unwrap().success());
+    let until = Instant::now() + LONG;
+    while running.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "it waits for answers that cannot come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let output = running.wait_with_output().unwrap();
+    let said = err(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("failed (signal: 9): it said nothing before; signal 9 killed ktsn there"),
+        "{said}"
+    );
+    assert!(!hosts.at("here").join("no.json").exists());
+    assert_eq!(namespaces_of(pid), Vec::<String>::new());
+    // The guard removes its directory; the namespace is for the next experiment there to remove.
+    let until = Instant::now() + LONG;
+    while !hosts.left().is_empty() {
+        assert!(Instant::now() < until, "{:?}", hosts.left());
+        std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -2,7 +2,7 @@
 //! The remote host on another machine, as the first host sees it; runs with it.
 //!
 //! In: the two hosts, what is sent. Out: [`Carried`], as of a run on one machine. What the other machine says is held against what is known
-//! here ([`untrue`]).
+//! here ([`untrue`], [`too_early`]).
 //!
 //! ```text
 //!  here:   CPU 0: the stand-in (FIFO) or the guest, the samples of the host      CPU 1: a switch
@@ -16,13 +16,16 @@ use super::frame::{self, Kind, PAYLOAD_OCTETS};
 use super::guest::Guest;
 use super::guest_run::{self, ANSWER_WITHIN, traffic_time};
 use super::host::{Sample, cpu_time_of, own_thread, threads_of};
+use super::judge::FOLLOWING;
 use super::one_run::{Carried, LINGER, SAMPLE, What, placed};
 use super::path::{Direction, Path};
 use super::task::{Answer, Task};
-use super::traffic::{self, Order, Receiving, Sending};
+use super::traffic::{self, Order};
+use super::untrue::{too_early, untrue};
 use super::windows::Gates;
 use crate::error::LabError;
-use crate::remote::hosts::{ANSWER_MAX, Clocks, Far, Hosts, is_within};
+use crate::remote::hosts::{ANSWER_MAX, Clocks, Far, Hosts};
+use crate::remote::no_json;
 use ktsn_measure::clock::{RealTime, StampClock, stop_requested, tai_now};
 use ktsn_time::{Nanos, Tai};
 use serde::de::DeserializeOwned;
@@ -39,7 +42,7 @@ const START_AHEAD: Nanos = Nanos::from_millis(250);
 /// How long the other machine may take to be quiet.
 const QUIET_MAX: Duration = Duration::from_secs(30);
 /// What the names of the other machine's counters begin with.
-const ORIGIN: &str = "remote";
+pub(super) const ORIGIN: &str = "remote";
 
 /// The remote host, which is another machine. It ends with the value.
 #[derive(Debug)]
@@ -180,12 +183,28 @@ impl There {
         let samples = self.file(SAMPLES, task)?;
         let refuse = |problem: String| LabError::from(self.far.refuse(problem));
         let answer = Answer::read(&facts, ORIGIN, task.frames).map_err(refuse)?;
-        let samples: Vec<Sample> = serde_json::from_str(&samples)
-            .map_err(|error| refuse(format!("its samples are none: {error}")))?;
+        let samples: Vec<Sample> =
+            serde_json::from_str(&samples).map_err(|error| refuse(no_json("samples", &error)))?;
         let cpu = i64::try_from(cpu_ns).map_err(|_| refuse(format!("its end took {cpu_ns} ns of a CPU")))?;
         untrue(task, &answer, &samples, [begun, tai_now()], self.hosts.within)
             .map_or(Ok(()), |problem| Err(refuse(problem)))?;
         Ok(Seen { answer, samples, cpu: Nanos::new(cpu) })
+    }
+
+    /// Holds what both ends saw of a run against each other. A run without a clock that can be compared is void already.
+    ///
+    /// # Errors
+    /// The clocks do not agree, whatever was said of them.
+    pub(super) fn check_clocks(&self, carried: &Carried) -> Result<(), LabError> {
+        let Carried { sending, receiving, guest_clock, .. } = carried;
+        let (state, bound) =
+            guest_clock.as_ref().map_or((FOLLOWING, Nanos::ZERO), |(state, bound)| (state, *bound));
+        if state != FOLLOWING {
+            return Ok(());
+        }
+        let may_differ = Nanos::new(self.hosts.within.get().saturating_add(bound.get()));
+        too_early(sending, receiving, may_differ)
+            .map_or(Ok(()), |problem| Err(self.far.refuse(problem).into()))
     }
 
     /// Fetches a file of a run's, and reads it.
@@ -197,41 +216,6 @@ impl There {
         let octets = std::fs::read(&to).map_err(LabError::file(&to))?;
         String::from_utf8(octets).map_err(|error| self.far.refuse(format!("its file {name}: {error}")).into())
     }
-}
-
-/// What another machine's end cannot have seen or done in this run, if there is something.
-fn untrue(task: &Task, answer: &Answer, samples: &[Sample], run: [Tai; 2], within: Nanos) -> Option<String> {
-    let Answer { sending, receiving, .. } = answer;
-    let is_of_its_end = match task.direction {
-        Direction::Egress => *sending == Sending::default(),
-        Direction::Ingress => *receiving == Receiving::default(),
-    };
-    if !is_of_its_end {
-        return Some(format!("its answer is not of the {} end of {}", ORIGIN, task.direction));
-    }
-    let outside = |at: &Tai| !is_within(*at, run, within);
-    let odd = |what: &str, at: Tai| Some(format!("{what} is of {} ns, outside of the run", at.as_nanos()));
-    let mut next = 0;
-    for frame in &sending.frames {
-        let of_frame = task.first.saturating_add(traffic_time(frame.sequence));
-        if !(next..task.frames).contains(&frame.sequence) || frame.due != of_frame {
-            return Some(format!("its frame {} is none of the run, or out of order", frame.sequence));
-        }
-        next = frame.sequence + 1;
-        let instants = [Some(frame.called_at), Some(frame.returned_at), frame.stamp];
-        if let Some(at) = instants.into_iter().flatten().find(outside) {
-            return odd(&format!("its frame {}", frame.sequence), at);
-        }
-    }
-    for arrival in &receiving.arrivals {
-        if arrival.sequence >= task.frames {
-            return Some(format!("frame {} arrived there and was not sent", arrival.sequence));
-        }
-        if let Some(at) = [arrival.stamp, Some(arrival.received_at)].into_iter().flatten().find(outside) {
-            return odd(&format!("its arrival of frame {}", arrival.sequence), at);
-        }
-    }
-    samples.iter().map(Sample::at).find(outside).and_then(|at| odd("its sample", at))
 }
 
 /// Carries a run out between the stand-in and the other machine.
@@ -366,89 +350,4 @@ pub(super) fn with_guest(guest: &mut Guest, there: &mut There, what: What) -> Re
         stepped: answer.stepped || seen.answer.stepped,
         guest_clock: Some((answer.clock, answer.clock_bound)),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::path::Load;
-    use super::super::traffic::{Arrival, SentFrame};
-    use super::*;
-
-    /// A second's run, 1,000 s after the clock's zero.
-    const FIRST: Tai = Tai::from_nanos(1_000_000_000_000);
-    const RUN: [Tai; 2] = [FIRST, FIRST.saturating_add(Nanos::from_seconds(1))];
-
-    fn task(direction: Direction) -> Task {
-        Task { number: 0, first: FIRST, direction, load: Load::Idle, frames: 3 }
-    }
-
-    fn sent(sequence: u64) -> SentFrame {
-        let due = FIRST.saturating_add(traffic_time(sequence));
-        SentFrame { sequence, due, called_at: due, returned_at: due, stamp: Some(due) }
-    }
-
-    fn got(sequence: u64) -> Arrival {
-        let at = FIRST.saturating_add(traffic_time(sequence));
-        Arrival { sequence, called_at: at, stamp: Some(at), received_at: at, gap: Nanos::ZERO }
-    }
-
-    fn sender(frames: &[SentFrame]) -> Answer {
-        Answer { sending: Sending { frames: frames.to_vec(), ..Sending::default() }, ..Answer::default() }
-    }
-
-    fn receiver(arrivals: &[Arrival]) -> Answer {
-        let receiving = Receiving { arrivals: arrivals.to_vec(), ..Receiving::default() };
-        Answer { receiving, ..Answer::default() }
-    }
-
-    /// Samples at these seconds after the first frame.
-    fn samples(seconds: &[i64]) -> Vec<Sample> {
-        let at = |second: &i64| FIRST.saturating_add(Nanos::from_seconds(*second)).as_nanos();
-        let one = |second| {
-            let text = serde_json::to_string(&Sample::default()).unwrap();
-            text.replace("\"at_ns\":0", &format!("\"at_ns\":{}", at(second)))
-        };
-        seconds.iter().map(|second| serde_json::from_str(&one(second)).unwrap()).collect()
-    }
-
-    #[test]
-    fn what_the_other_machine_can_have_seen_is_taken() {
-        let within = Nanos::from_micros(1);
-        for (direction, answer) in [
-            (Direction::Ingress, sender(&[sent(0), sent(2)])),
-            (Direction::Ingress, sender(&[])),
-            (Direction::Egress, receiver(&[got(1), got(1), got(0)])),
-        ] {
-            let found = untrue(&task(direction), &answer, &samples(&[0, 1]), RUN, within);
-            assert_eq!(found, None, "{answer:?}");
-        }
-    }
-
-    #[test]
-    fn what_it_cannot_have_seen_is_refused() {
-        let within = Nanos::from_micros(1);
-        let far = FIRST.saturating_add(Nanos::from_seconds(10));
-        let (out, back) = (Direction::Egress, Direction::Ingress);
-        for (direction, answer, word) in [
-            (out, sender(&[sent(0)]), "not of the remote end"),
-            (back, receiver(&[got(0)]), "not of the remote end"),
-            (back, sender(&[sent(3)]), "its frame 3 is none"),
-            (back, sender(&[sent(1), sent(1)]), "out of order"),
-            (back, sender(&[SentFrame { due: FIRST, ..sent(1) }]), "its frame 1 is none"),
-            (back, sender(&[SentFrame { called_at: far, ..sent(1) }]), "outside of the run"),
-            (back, sender(&[SentFrame { returned_at: far, ..sent(1) }]), "outside of the run"),
-            (back, sender(&[SentFrame { stamp: Some(Tai::ZERO), ..sent(1) }]), "its frame 1 is of 0 ns"),
-            (out, receiver(&[got(3)]), "frame 3 arrived there and was not sent"),
-            (out, receiver(&[Arrival { received_at: far, ..got(1) }]), "outside of the run"),
-            (out, receiver(&[Arrival { stamp: Some(far), ..got(1) }]), "its arrival of frame 1"),
-        ] {
-            let found = untrue(&task(direction), &answer, &samples(&[0]), RUN, within);
-            assert!(found.as_ref().is_some_and(|found| found.contains(word)), "{answer:?}: {found:?}");
-        }
-        let found = untrue(&task(out), &receiver(&[]), &samples(&[0, 10]), RUN, within);
-        assert!(found.is_some_and(|found| found.contains("its sample")));
-        // Clocks that may differ by more: an instant may be outside by as much.
-        let wide = untrue(&task(out), &receiver(&[]), &samples(&[0, 10]), RUN, Nanos::from_seconds(20));
-        assert_eq!(wide, None);
-    }
 }

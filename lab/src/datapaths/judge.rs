@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 const SHOWN_MAX: usize = 20;
 
 /// The state of a guest's clock that follows the host's.
-const FOLLOWING: &str = "following";
+pub(super) const FOLLOWING: &str = "following";
 
 /// Which run it is.
 pub(super) struct Label<'a> {

@@ -32,6 +32,7 @@ mod station;
 pub mod switch;
 mod task;
 mod traffic;
+mod untrue;
 mod windows;
 pub mod xdp;
 

@@ -122,6 +122,9 @@ pub(super) fn run(
     drops.append(&mut carried.drops);
     drops.retain(|_, count| *count > 0);
     let stepped = carried.stepped || stamps.stepped(&StampClock::now());
+    if let (Remote::There(there), false) = (&datapath.remote, stepped) {
+        there.check_clocks(&carried)?;
+    }
     Ok(Seen { carried, drops, stepped, machine: (begun, ended) })
 }
 
