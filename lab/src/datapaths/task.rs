@@ -421,6 +421,8 @@ mod tests {
             (format!("{sent}{sent}{sent}"), "sent 1"),
             ("got 1 5 6 9 8\n".repeat(5), "got 1"),
             ("count load_sent 1099511627777\n".to_owned(), "load_sent"),
+            ((0..65).map(|number| format!("dropped d{number} 1\n")).collect(), "dropped d64"),
+            ((0..65).map(|number| format!("refused r{number} 1\n")).collect(), "refused r64"),
             ("dropped a\u{1b}b 1\n".to_owned(), "\\u{1b}"),
             (format!("clock {}\n", "x".repeat(300)), "clock x"),
         ] {

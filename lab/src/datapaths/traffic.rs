@@ -243,7 +243,7 @@ pub(super) fn receive(order: &Order<'_>, end: &mut Endpoint, over: &AtomicBool) 
             // An end may give several at once.
             for arrival in seen.arrivals[before..].iter_mut() {
                 (arrival.received_at, arrival.gap) = (now, gap);
-                next = next.max(arrival.sequence + 1);
+                next = next.max(arrival.sequence.saturating_add(1));
             }
             if seen.arrivals.len() > before || (now >= gives_up_at && taken == 0) {
                 break;

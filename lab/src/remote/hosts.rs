@@ -210,7 +210,9 @@ impl Far {
                             .map_err(|error| untrue(no_json(&answer_to(question), &error))),
                         Ok(Answer::Failed { text, status }) => Err(RemoteError::There {
                             target: self.remote.target.clone(),
-                            text: words_or(text.as_bytes(), "it failed without a reason"),
+                            text: self
+                                .session
+                                .with_words(words_or(text.as_bytes(), "it failed without a reason")),
                             status,
                         }),
                         Err(error) => Err(untrue(no_json(&answer_to(question), &error))),

@@ -310,6 +310,12 @@ impl Session {
         }
     }
 
+    /// A text, and behind it what the command wrote to standard error: warnings that nothing else shows.
+    pub(super) fn with_words(&self, text: String) -> String {
+        let words = words_or(&self.lines.last_words, "");
+        if words.is_empty() { text } else { format!("{text}; it said before: {words}") }
+    }
+
     /// The error of a command that has ended before it should, or without success.
     #[must_use]
     pub fn has_ended(&self, ended: Ended) -> RemoteError {

@@ -48,6 +48,15 @@ fn an_answer_is_taken_between_words() {
 }
 
 #[test]
+fn an_error_shows_what_was_said_before() {
+    let failed = r#"printf 'o\000\000\000\050{"failed":{"text":"no end","status":3}}\n'"#;
+    let mut far = far(&format!("{failed}; {WORD}; {failed}; cat >/dev/null; exit"));
+    assert_eq!(ask(&mut far, LONG).unwrap_err().to_string(), "ssh:plc: no end");
+    let error = ask(&mut far, LONG).unwrap_err();
+    assert_eq!((error.to_string().as_str(), error.exit_status()), ("ssh:plc: no end; it said before: a", 3));
+}
+
+#[test]
 fn after_its_end_no_answer_is_waited_for() {
     // It was killed; the guard stays to hand files over.
     let mut far = far(r"printf 'x\000\000\000\002\001\011'; cat >/dev/null; exit");

@@ -118,7 +118,7 @@ pub fn attribute(evidence: &Evidence, host: &Host, usual: &Host) -> (Cause, Stri
     let half = excess / 2;
     let half_us = u64::try_from(half / 1000).unwrap_or(0);
     let stolen = host.steal_ticks > 0;
-    let steal = || format!("the hypervisor took {} ms", host.steal_ticks * 10);
+    let steal = || format!("the hypervisor took {} ms", host.steal_ticks.saturating_mul(10));
     let beyond = |span: u64, usual: u64| span.saturating_sub(usual) >= half_us.max(1);
     if beyond(host.waited_us, usual.waited_us) {
         let (waited, usual) = (host.waited_us, usual.waited_us);
@@ -208,6 +208,8 @@ mod tests {
                 "took 20 ms",
             ),
             (SPIKE, Host { steal_ticks: 1, ..usual() }, Cause::Steal, "10 ms"),
+            // Another host may say anything.
+            (SPIKE, Host { steal_ticks: u64::MAX, ..usual() }, Cause::Steal, "18446744073709551615 ms"),
             (SPIKE, Host { cpu_pressure_us: Some(half + 50), ..usual() }, Cause::CpuPressure, "390"),
             (SPIKE, Host { interrupts: 901, ..usual() }, Cause::Interrupts, "usually 400"),
             (
