@@ -104,7 +104,11 @@ fn names_of_the_other_side_become_plain() {
 
 #[test]
 fn words_without_end_hold_nothing_up() {
-    let flood = format!("(while {WORD}; do :; done) & cat >/dev/null; kill $!");
+    // Many words in a message: they come faster than they can be taken.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let words = b"a\n".repeat(frames::PAYLOAD_OCTETS_MAX / 2);
+    (0..64).for_each(|_| frames::Message::Stderr(&words).write(&mut file.as_file()).unwrap());
+    let flood = format!("(while cat '{}'; do :; done) & cat >/dev/null; kill $!", file.path().display());
     let begun = Instant::now();
     let soon = Duration::from_millis(200);
     let error = ask(&mut far(&flood), soon).unwrap_err();
