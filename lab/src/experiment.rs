@@ -78,6 +78,14 @@ impl Setup {
         Ok((lock, tempfile::tempdir().map_err(LabError::system("temporary directory"))?))
     }
 
+    /// The setup of an experiment's other side, on its machine. A machine that cannot be measured on is refused.
+    pub(crate) fn of_other_side(tools: &Tools, functional: bool) -> Result<Self, LabError> {
+        if !functional {
+            check_machine()?;
+        }
+        Ok(Self { tools: tools.clone(), lock: None, command: Vec::new(), functional })
+    }
+
     /// Takes the measuring lock, if there is one; it is held as long as the value lives.
     pub(crate) fn take_lock(&self, watch: &mut Watch<'_>) -> Result<Option<MeasureLock>, LabError> {
         let lock = self.lock.as_deref();

@@ -6,7 +6,6 @@
 
 use super::device::{Device, NAME};
 use crate::error::LabError;
-use crate::exclusive::check_machine;
 use crate::experiment::{Event, Setup, Watch};
 use crate::observers::READY_MAX;
 use crate::receive::Path;
@@ -106,11 +105,7 @@ struct Served {
 /// As [`hosts::serve`].
 pub fn serve(tools: &Tools) -> Result<(), LabError> {
     hosts::serve(|set_up: &SetUp| {
-        let setup =
-            Setup { tools: tools.clone(), lock: None, command: Vec::new(), functional: set_up.functional };
-        if !setup.functional {
-            check_machine()?;
-        }
+        let setup = Setup::of_other_side(tools, set_up.functional)?;
         let testbed = Testbed::half(Half::B, &set_up.uplink, set_up.number)?;
         let echo = Echo::start(&testbed.b)?;
         let directory = std::env::current_dir().map_err(LabError::system("working directory"))?;

@@ -12,15 +12,13 @@ use super::site::{Host, Which};
 use super::subscriber::{Heard, State, Subscriber};
 use super::tap;
 use crate::error::LabError;
-use crate::exclusive::check_machine;
 use crate::experiment::Setup;
 use crate::remote::RemoteError;
-use crate::remote::hosts::{self, ANSWER_MAX, Far, SetUp, Side, question};
+use crate::remote::hosts::{self, ANSWER_MAX, Far, SetUp, Side};
 use crate::testbed::{Echo, settle};
 use crate::tools::Tools;
 use crate::vm::{self, Accelerator, Cache, Choice, Kind, Renew};
 use ktsn_time::Nanos;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -100,6 +98,32 @@ impl Order {
     }
 }
 
+/// What the first host may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum Question {
+    /// Answer datagrams on the cable until the first row.
+    Wire,
+    /// Make guests ready that run by this accelerator.
+    Guests(String),
+    /// Wait until this machine is quiet: how often it was not.
+    Quiet,
+    /// Set the row's host up, and start the subscriber.
+    Row(Order),
+    /// [`State`].
+    State,
+    /// Start the load's receiver.
+    Load,
+    /// Octets of the load that have arrived.
+    Octets,
+    /// What is dropped from now on is of the run.
+    Count,
+    /// Give the row up.
+    Stop,
+    /// End the row: what was dropped, and the files.
+    End,
+}
+
 /// The other host of an experiment that has one.
 #[derive(Debug)]
 pub(super) struct Apart {
@@ -118,7 +142,7 @@ impl Apart {
     /// # Errors
     /// [`LabError::Impossible`]: a device is missing or carries no macvlan, or nothing passes.
     pub(super) fn try_wire(&mut self, device: &str, directory: &Path) -> Result<(), LabError> {
-        let () = self.far.ask(&json!({ "wire": null }), SITE_MAX)?;
+        let () = self.far.ask(&json!(Question::Wire), SITE_MAX)?;
         let host = Host::apart(Which::Publisher, Datapath::NoVm, (device, self.number), directory)?;
         settle(&host.namespace, host.address(), host.addresses.ends[1])
     }
@@ -128,14 +152,14 @@ impl Apart {
     /// # Errors
     /// [`LabError::Impossible`]: it has no KVM where this one has, or its image cannot be made.
     pub(super) fn prepare(&mut self, choice: &Choice) -> Result<(), LabError> {
-        let question = json!({ "guests": choice.accelerator.to_string() });
+        let question = json!(Question::Guests(choice.accelerator.to_string()));
         self.far.ask(&question, IMAGE_MAX).map_err(impossible)
     }
 
     /// # Errors
     /// The other machine does not answer.
     pub(super) fn wait_until_quiet(&mut self) -> Result<u32, LabError> {
-        Ok(self.far.ask(&json!({ "quiet": null }), QUIET_MAX)?)
+        Ok(self.far.ask(&json!(Question::Quiet), QUIET_MAX)?)
     }
 
     /// # Errors
@@ -157,7 +181,8 @@ impl<'a> Other<'a> {
     /// # Errors
     /// [`LabError::Impossible`]: that machine cannot have the row.
     pub(super) fn there(apart: &'a mut Apart, plan: &Plan, row: Row) -> Result<Self, LabError> {
-        let begun: Result<(), RemoteError> = apart.far.ask(&json!({ "row": Order::of(plan, row) }), SITE_MAX);
+        let begun: Result<(), RemoteError> =
+            apart.far.ask(&json!(Question::Row(Order::of(plan, row))), SITE_MAX);
         begun.map_err(impossible)?;
         let longest = plan.boot_within + plan.traffic() + SCRIPT_EXTRA + ANSWER_MAX;
         Ok(Self::There { apart, asked: None, longest })
@@ -170,7 +195,7 @@ impl<'a> Other<'a> {
             Self::Here(subscriber) => Ok(subscriber.state()),
             Self::There { asked: Some((at, state)), .. } if at.elapsed() < ASK_AGAIN => Ok(*state),
             Self::There { apart, asked, .. } => {
-                let state = apart.far.ask(&json!({ "state": null }), ANSWER_MAX)?;
+                let state = apart.far.ask(&json!(Question::State), ANSWER_MAX)?;
                 *asked = Some((Instant::now(), state));
                 Ok(state)
             }
@@ -182,7 +207,7 @@ impl<'a> Other<'a> {
     pub(super) fn start_load(&mut self) -> Result<(), LabError> {
         match self {
             Self::Here(subscriber) => subscriber.start_load(),
-            Self::There { apart, .. } => Ok(apart.far.ask(&json!({ "load": null }), ANSWER_MAX)?),
+            Self::There { apart, .. } => Ok(apart.far.ask(&json!(Question::Load), ANSWER_MAX)?),
         }
     }
 
@@ -191,7 +216,7 @@ impl<'a> Other<'a> {
     pub(super) fn load_octets(&mut self) -> Result<u64, LabError> {
         match self {
             Self::Here(subscriber) => subscriber.load_octets(),
-            Self::There { apart, .. } => Ok(apart.far.ask(&json!({ "octets": null }), ANSWER_MAX)?),
+            Self::There { apart, .. } => Ok(apart.far.ask(&json!(Question::Octets), ANSWER_MAX)?),
         }
     }
 
@@ -200,7 +225,7 @@ impl<'a> Other<'a> {
     pub(super) fn count(&mut self) -> Result<(), LabError> {
         match self {
             Self::Here(subscriber) => subscriber.count(),
-            Self::There { apart, .. } => Ok(apart.far.ask(&json!({ "count": null }), ANSWER_MAX)?),
+            Self::There { apart, .. } => Ok(apart.far.ask(&json!(Question::Count), ANSWER_MAX)?),
         }
     }
 
@@ -219,7 +244,7 @@ impl<'a> Other<'a> {
             Self::Here(subscriber) => subscriber.stop(),
             Self::There { apart, .. } => {
                 // The run's error counts. A connection that has ended has ended the subscriber, too.
-                let _may_fail: Result<(), RemoteError> = apart.far.ask(&json!({ "stop": null }), ANSWER_MAX);
+                let _may_fail: Result<(), RemoteError> = apart.far.ask(&json!(Question::Stop), ANSWER_MAX);
             }
         }
     }
@@ -233,7 +258,7 @@ impl<'a> Other<'a> {
             Self::Here(subscriber) => return subscriber.finish(),
             Self::There { apart, longest, .. } => (apart, *longest),
         };
-        let dropped: Reasons = apart.far.ask(&json!({ "end": null }), longest)?;
+        let dropped: Reasons = apart.far.ask(&json!(Question::End), longest)?;
         let fetched = tempfile::tempdir_in(directory).map_err(LabError::system("temporary directory"))?;
         let frames = plan.frames * plan.payloads.len() as u64;
         if dropped.len() > REASONS_MAX {
@@ -297,11 +322,7 @@ struct Served {
 /// As [`hosts::serve`].
 pub fn serve(tools: &Tools) -> Result<(), LabError> {
     hosts::serve(|set_up: &SetUp| {
-        let setup =
-            Setup { tools: tools.clone(), lock: None, command: Vec::new(), functional: set_up.functional };
-        if !setup.functional {
-            check_machine()?;
-        }
+        let setup = Setup::of_other_side(tools, set_up.functional)?;
         setup.tools.check_daemon()?;
         let directory = std::env::current_dir().map_err(LabError::system("working directory"))?;
         Ok(Served {
@@ -317,36 +338,27 @@ pub fn serve(tools: &Tools) -> Result<(), LabError> {
 }
 
 impl Side for Served {
-    fn answer(&mut self, asked: &Value) -> Result<Value, LabError> {
-        let odd = || LabError::Usage(format!("no question of this experiment: {asked}"));
-        match question(asked).ok_or_else(odd)? {
-            ("guests", value) => self.prepare(value.as_str().ok_or_else(odd)?).map(|()| Value::Null),
-            ("wire", _) => {
-                self.wire = None;
-                let uplink = (self.set_up.uplink.as_str(), self.set_up.number);
-                let host = Host::apart(Which::Subscriber, Datapath::NoVm, uplink, &self.directory)?;
-                self.wire = Some((Echo::at(&host.namespace, host.address())?, host));
-                Ok(Value::Null)
-            }
-            ("quiet", _) => self.setup.wait_until_quiet(&mut |_| {}).map(|refusals| json!(refusals)),
-            ("row", value) => {
-                let order = read::<Order>(value).ok_or_else(odd)?;
-                self.begin(order.read(&self.setup, self.choice.as_ref()).ok_or_else(odd)?)
-            }
-            ("stop", _) => {
-                self.subscriber = None;
-                Ok(Value::Null)
-            }
-            ("state", _) => {
+    fn answer(&mut self, question: &Value) -> Result<Value, LabError> {
+        let question =
+            Question::deserialize(question).map_err(|error| hosts::not_asked(&error.to_string()))?;
+        match question {
+            Question::Wire => self.wire().map(|()| Value::Null),
+            Question::Guests(accelerator) => self.prepare(&accelerator).map(|()| Value::Null),
+            Question::Quiet => self.setup.wait_until_quiet(&mut |_| {}).map(|refusals| json!(refusals)),
+            Question::Row(order) => self.begin(order).map(|()| Value::Null),
+            Question::State => {
                 let subscriber = self.subscriber()?;
                 subscriber.check()?;
                 Ok(json!(subscriber.state()))
             }
-            ("load", _) => self.subscriber()?.start_load().map(|()| Value::Null),
-            ("octets", _) => self.subscriber()?.load_octets().map(|octets| json!(octets)),
-            ("count", _) => self.subscriber()?.count().map(|()| Value::Null),
-            ("end", _) => self.end(),
-            _ => Err(odd()),
+            Question::Load => self.subscriber()?.start_load().map(|()| Value::Null),
+            Question::Octets => self.subscriber()?.load_octets().map(|octets| json!(octets)),
+            Question::Count => self.subscriber()?.count().map(|()| Value::Null),
+            Question::Stop => {
+                self.subscriber = None;
+                Ok(Value::Null)
+            }
+            Question::End => self.end().map(|dropped| json!(dropped)),
         }
     }
 }
@@ -365,13 +377,21 @@ pub(super) fn check_programs(row: Row) -> Result<(), LabError> {
     })
 }
 
-fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
-    serde_json::from_value(value.clone()).ok()
-}
-
 impl Served {
     fn subscriber(&mut self) -> Result<&mut Subscriber, LabError> {
         self.subscriber.as_mut().ok_or_else(|| LabError::Usage("no row runs".to_owned()))
+    }
+
+    /// Answers on the cable.
+    fn wire(&mut self) -> Result<(), LabError> {
+        self.wire = None;
+        let host = Host::apart(Which::Subscriber, Datapath::NoVm, self.uplink(), &self.directory)?;
+        self.wire = Some((Echo::at(&host.namespace, host.address())?, host));
+        Ok(())
+    }
+
+    fn uplink(&self) -> (&str, u16) {
+        (&self.set_up.uplink, self.set_up.number)
     }
 
     /// The image, and whether guests run here as on the first host.
@@ -397,21 +417,22 @@ impl Served {
         Ok(())
     }
 
-    fn begin(&mut self, (plan, row): (Plan, Row)) -> Result<Value, LabError> {
+    fn begin(&mut self, order: Order) -> Result<(), LabError> {
+        let odd = || hosts::not_asked("a word of its row is unknown");
+        let (plan, row) = order.read(&self.setup, self.choice.as_ref()).ok_or_else(odd)?;
         plan.check()?;
         check_programs(row)?;
         (self.wire, self.subscriber) = (None, None);
         let of_row =
             tempfile::tempdir_in(&self.directory).map_err(LabError::system("temporary directory"))?;
-        let uplink = (self.set_up.uplink.as_str(), self.set_up.number);
-        let host = Host::apart(Which::Subscriber, row.datapath, uplink, of_row.path())?;
+        let host = Host::apart(Which::Subscriber, row.datapath, self.uplink(), of_row.path())?;
         self.subscriber = Some(Subscriber::begin(&plan, row, host, of_row.path(), true)?);
         self.of_row = Some(of_row);
-        Ok(Value::Null)
+        Ok(())
     }
 
     /// Ends the row: what was dropped. Its files lie in the directory then.
-    fn end(&mut self) -> Result<Value, LabError> {
+    fn end(&mut self) -> Result<Reasons, LabError> {
         let ended = self.subscriber()?.finish();
         self.subscriber = None;
         let heard = ended?;
@@ -426,7 +447,7 @@ impl Served {
         if let Some(from) = of_row.as_ref().map(|row| row.path().join(&tap)).filter(|from| from.exists()) {
             std::fs::rename(&from, self.directory.join(&tap)).map_err(LabError::file(&from))?;
         }
-        Ok(json!(heard.dropped))
+        Ok(heard.dropped)
     }
 }
 
