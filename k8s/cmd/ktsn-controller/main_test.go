@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"ktsn.io/ktsn/k8s/internal/controller"
+	"ktsn.io/ktsn/k8s/internal/eventually"
 )
 
 func TestFlags(t *testing.T) {
@@ -77,23 +78,15 @@ func TestOneLeads(t *testing.T) {
 		}()
 		return cancel
 	}
-	until := func(what string, holds func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("never: %s", what)
-			}
-		}
-	}
 	endFirst := begin("first")
-	until("one leads", func() bool { return begun.Load() == 1 })
+	eventually.Holds(t, "one leads", func() bool { return begun.Load() == 1 })
 	endSecond := begin("second")
 	time.Sleep(2500 * time.Millisecond) // longer than it waits between its tries
 	if begun.Load() != 1 {
 		t.Errorf("%d have begun", begun.Load())
 	}
 	endFirst()
-	until("the other one leads", func() bool { return begun.Load() == 2 })
+	eventually.Holds(t, "the other one leads", func() bool { return begun.Load() == 2 })
 	endSecond()
 	group.Wait()
 	if most.Load() != 1 {

@@ -59,7 +59,7 @@ func add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := conf.CheckChain(); err != nil {
+	if err := errors.Join(conf.CheckChain(), conf.CheckIPAM()); err != nil {
 		return err
 	}
 	if !conf.IsWanted() {
@@ -105,6 +105,11 @@ func (a *addition) run(ctx context.Context) error {
 		return err
 	}
 	a.state.Unattached = true
+	defer func() {
+		if a.link != nil {
+			a.link.Close()
+		}
+	}()
 	for _, step := range steps {
 		testKillPoint("before " + step.name)
 		if err := step.do(a, ctx); err != nil {
@@ -271,7 +276,22 @@ func (a *addition) chainedInterface() error {
 	return nil
 }
 
+// makeLink comes before IPAM: a plugin such as dhcp asks for an address over the link.
 func (a *addition) makeLink(context.Context) (err error) {
+	if a.conf.IsChained() {
+		return nil
+	}
+	a.link, err = podlink.Make(podlink.Spec{
+		Netns: a.args.Netns, Interface: a.args.IfName, Host: a.state.HostInterface, MTU: mtuOf(a.conf, a.node), MAC: a.conf.MAC,
+	})
+	if err != nil && !errors.Is(err, podlink.ErrExists) {
+		return failure(codeLink, "%v", err)
+	}
+	return err
+}
+
+// configureLink sets IPAM's addresses and routes.
+func (a *addition) configureLink(context.Context) error {
 	if a.conf.IsChained() {
 		return nil
 	}
@@ -286,14 +306,10 @@ func (a *addition) makeLink(context.Context) (err error) {
 	if err := podlink.Forward(a.addresses); err != nil {
 		return failure(codeLink, "the node does not forward packets: %v", err)
 	}
-	a.link, err = podlink.Make(podlink.Spec{
-		Netns: a.args.Netns, Interface: a.args.IfName, Host: a.state.HostInterface, MTU: mtuOf(a.conf, a.node),
-		MAC: a.conf.MAC, Addresses: a.addresses, Routes: a.routes,
-	})
-	if err != nil && !errors.Is(err, podlink.ErrExists) {
+	if err := a.link.Configure(a.addresses, a.routes); err != nil {
 		return failure(codeLink, "%v", err)
 	}
-	return err
+	return nil
 }
 
 // widest leaves out prefixes that are part of a wider one in the list.

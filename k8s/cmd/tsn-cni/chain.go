@@ -25,6 +25,19 @@ func previous(conf *cniconf.Conf) (types.Result, error) {
 	return parsed.PrevResult, nil
 }
 
+// previousAs100 reads that result in the form of version 1.0.0 and later.
+func previousAs100(conf *cniconf.Conf) (*types100.Result, error) {
+	printed, err := previous(conf)
+	if err != nil {
+		return nil, err
+	}
+	result, err := types100.NewResultFromResult(printed)
+	if err != nil {
+		return nil, failure(types.ErrDecodingFailure, "prevResult: %v", err)
+	}
+	return result, nil
+}
+
 // printUntouched answers for a pod that does not ask: with the previous result.
 func printUntouched(conf *cniconf.Conf) error {
 	if conf.IsChained() {

@@ -14,6 +14,8 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/vishvananda/netlink"
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
@@ -21,7 +23,7 @@ import (
 	"ktsn.io/ktsn/k8s/internal/podlink"
 )
 
-// check compares everything that ADD made with what is there.
+// check compares what ADD made, as the chain's result has it, with what is there.
 func check(args *skel.CmdArgs) error {
 	conf, err := cniconf.Parse(args.StdinData, args.Args)
 	if err != nil {
@@ -45,7 +47,17 @@ func check(args *skel.CmdArgs) error {
 	if !state.Done {
 		return failure(codeMissing, "ADD of %s did not come to its end", args.IfName)
 	}
-	return errors.Join(checkLink(state), checkAttachment(ctx, state), checkIPAM(ctx, state))
+	own, err := resultOf(state.Result)
+	if err != nil {
+		return failure(codeState, "result of ADD in the state file: %v", err)
+	}
+	chain := own
+	if conf.IsChained() {
+		if chain, err = previousAs100(conf); err != nil {
+			return err
+		}
+	}
+	return errors.Join(checkLink(state, own, chain), checkAttachment(ctx, state), checkIPAM(ctx, chain, conf.CNIVersion, state))
 }
 
 // checkWithout decides without a state file: that is right for a pod that did not ask, and wrong where the result names our interface.
@@ -62,39 +74,50 @@ func checkWithout(args *skel.CmdArgs, conf *cniconf.Conf) error {
 	return nil
 }
 
-func checkLink(state *cnistate.State) error {
-	if state.HostInterface == "" {
-		return missing(podlink.CheckForeign(state.Netns, state.IfName))
-	}
-	var printed struct {
-		CNIVersion string `json:"cniVersion"`
-	}
-	if err := json.Unmarshal(state.Result, &printed); err != nil {
-		return failure(codeState, "result of ADD in the state file: %v", err)
-	}
-	parsed, err := types100.NewResult(state.Result)
-	if err != nil {
-		// A result before version 1.0 has another form.
-		return missing(podlink.Check(podlink.Spec{Netns: state.Netns, Interface: state.IfName, Host: state.HostInterface}))
-	}
-	result, err := types100.GetResult(parsed)
-	if err != nil {
-		return failure(codeState, "result of ADD in the state file: %v", err)
-	}
-	spec := podlink.Spec{Netns: state.Netns, Interface: state.IfName, Host: state.HostInterface}
-	for _, found := range result.Interfaces {
-		if found.Name == state.IfName && found.Sandbox != "" {
-			spec.MTU = found.Mtu
-			spec.MAC, _ = net.ParseMAC(found.Mac) // ours: ADD wrote it
+// checkLink compares the pod's interface with the result of the whole chain: a later plugin may have changed what ADD made. Of the routes
+// it asks only for those that ADD made and that the result still has.
+func checkLink(state *cnistate.State, own, chain *types100.Result) (err error) {
+	expected := podlink.Expected{Netns: state.Netns, Interface: state.IfName, Host: state.HostInterface}
+	for _, found := range chain.Interfaces {
+		if isPodEnd(found, state.IfName) && found.Mac != "" {
+			if expected.MAC, err = net.ParseMAC(found.Mac); err != nil {
+				return failure(types.ErrDecodingFailure, "prevResult: interface %s: %v", found.Name, err)
+			}
 		}
 	}
-	for _, found := range result.IPs {
-		spec.Addresses = append(spec.Addresses, found.Address.IP)
+	expected.Addresses = addressesOf(chain, state.IfName)
+	if state.HostInterface != "" {
+		made := addressesOf(own, state.IfName)
+		for _, address := range expected.Addresses {
+			if slices.ContainsFunc(made, address.Equal) {
+				expected.Reachable = append(expected.Reachable, address)
+			}
+		}
+		expected.Routes = routesOfBoth(own, chain)
 	}
-	for _, found := range result.Routes {
-		spec.Routes = append(spec.Routes, &found.Dst)
+	return missing(podlink.Check(expected))
+}
+
+// resultOf reads a result of any version.
+func resultOf(printed []byte) (*types100.Result, error) {
+	result, err := create.CreateFromBytes(printed)
+	if err != nil {
+		return nil, err
 	}
-	return missing(podlink.Check(spec))
+	return types100.NewResultFromResult(result)
+}
+
+func routesOfBoth(own, chain *types100.Result) []netlink.Route {
+	var routes []netlink.Route
+	for _, made := range own.Routes {
+		for _, found := range chain.Routes {
+			if found.Dst.String() == made.Dst.String() && (found.GW == nil || found.GW.Equal(made.GW)) {
+				routes = append(routes, netlink.Route{Dst: &made.Dst, Gw: found.GW})
+				break
+			}
+		}
+	}
+	return routes
 }
 
 func missing(err error) error {
@@ -121,24 +144,62 @@ func checkAttachment(ctx context.Context, state *cnistate.State) error {
 	return failure(codeMissing, "ktsnd has no attachment %s", state.Attachment)
 }
 
-func checkIPAM(ctx context.Context, state *cnistate.State) error {
+// checkIPAM hands the chain's result on, as the specification asks for, with IPAM's own words about what is still there: ADD has put its
+// next hop into their place.
+func checkIPAM(ctx context.Context, chain *types100.Result, version string, state *cnistate.State) error {
 	if state.IPAM == nil {
 		return nil
 	}
-	var conf map[string]json.RawMessage
-	if err := json.Unmarshal(state.IPAM.Config, &conf); err != nil {
+	if state.IPAM.Result != nil {
+		given, err := resultOf(state.IPAM.Result)
+		if err != nil {
+			return failure(codeState, "IPAM's result in the state file: %v", err)
+		}
+		chain = inWordsOf(given, chain)
+	}
+	printed, err := chain.GetAsVersion(version)
+	if err != nil {
+		return failure(types.ErrIncompatibleCNIVersion, "prevResult: %v", err)
+	}
+	var input map[string]any
+	if err := json.Unmarshal(state.IPAM.Config, &input); err != nil {
 		return failure(codeState, "IPAM's configuration in the state file: %v", err)
 	}
-	conf["prevResult"] = state.Result // the specification asks for it; some plugins do
-	input, err := json.Marshal(conf)
+	input["prevResult"] = printed
+	stdin, err := json.Marshal(input)
 	if err != nil {
 		return err
 	}
-	err = delegate(input, func(stdin []byte) error { return invoke.DelegateCheck(ctx, state.IPAM.Type, stdin, nil) })
+	err = delegate(stdin, func(stdin []byte) error { return invoke.DelegateCheck(ctx, state.IPAM.Type, stdin, nil) })
 	if err != nil {
 		return ipamFault(state.IPAM.Type, err)
 	}
 	return nil
+}
+
+// inWordsOf returns the chain's result with masks, gateways and routes as IPAM gave them.
+func inWordsOf(given, chain *types100.Result) *types100.Result {
+	said := *chain
+	said.IPs, said.Routes = nil, nil
+	for _, found := range chain.IPs {
+		in := *found
+		for _, one := range given.IPs {
+			if one.Address.IP.Equal(found.Address.IP) {
+				in.Address, in.Gateway = one.Address, one.Gateway
+			}
+		}
+		said.IPs = append(said.IPs, &in)
+	}
+	for _, found := range chain.Routes {
+		in := found.Copy()
+		for _, one := range given.Routes {
+			if one.Dst.String() == found.Dst.String() {
+				in.GW = one.GW
+			}
+		}
+		said.Routes = append(said.Routes, in)
+	}
+	return &said
 }
 
 // status returns an error when an ADD could not succeed now. Where only pods that ask are attached, all others are served whatever ktsnd

@@ -18,7 +18,11 @@ import (
 func TestKilledAtEachStep(t *testing.T) {
 	w := newWorld(t)
 	w.startDaemon()
-	places := []string{"before ipam", "before link", "before attachment", "before result", "undo attachment", "undo link", "undo ipam", "undo state"}
+	var places []string
+	for _, step := range steps {
+		places = append(places, "before "+step.name, "undo "+step.name)
+	}
+	places = append(places, "before result", "undo state")
 	for index, place := range places {
 		for _, healer := range []string{"DEL", "ADD", "GC"} {
 			t.Run(place+", then "+healer, func(t *testing.T) {

@@ -71,11 +71,13 @@ func delGuessed(args *skel.CmdArgs, given loose, directory cnistate.Directory) e
 	defer cancel()
 	state := guessedState(args, given.RunDir)
 	detachGuessed(ctx, state)
-	if err := undoLink(ctx, directory, state); err != nil {
-		fmt.Fprintln(os.Stderr, "tsn-cni:", err)
-	}
+	faults := []error{undoAddresses(ctx, directory, state)}
 	for _, state.IPAM = range guessedIPAM(given.IPAM) {
-		if err := undoIPAM(ctx, directory, state); err != nil {
+		faults = append(faults, undoIPAM(ctx, directory, state))
+	}
+	faults = append(faults, undoLink(ctx, directory, state))
+	for _, err := range faults {
+		if err != nil {
 			fmt.Fprintln(os.Stderr, "tsn-cni:", err)
 		}
 	}

@@ -180,5 +180,5 @@ func collectLease(ctx context.Context, directory cnistate.Directory, lease *cnis
 		return err
 	}
 	detachGuessed(ctx, lease)
-	return errors.Join(undoLink(ctx, directory, lease), undoIPAM(ctx, directory, lease))
+	return errors.Join(undoAddresses(ctx, directory, lease), undoIPAM(ctx, directory, lease), undoLink(ctx, directory, lease))
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"slices"
 
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
@@ -32,26 +31,26 @@ func (a *addition) given() ([]string, error) {
 // chainedAddresses returns the addresses of this interface in the previous plugin's result. A result that names no interface for an
 // address means the one that it is about.
 func (a *addition) chainedAddresses() ([]net.IP, error) {
-	printed, err := previous(a.conf)
+	result, err := previousAs100(a.conf)
 	if err != nil {
 		return nil, err
 	}
-	result, err := types100.NewResultFromResult(printed)
-	if err != nil {
-		return nil, failure(types.ErrDecodingFailure, "prevResult: %v", err)
-	}
+	return addressesOf(result, a.args.IfName), nil
+}
+
+// addressesOf returns the addresses of the pod's interface in a result.
+func addressesOf(result *types100.Result, ifName string) []net.IP {
 	var addresses []net.IP
 	for _, found := range result.IPs {
 		at := found.Interface
-		if at == nil || (*at >= 0 && *at < len(result.Interfaces) && a.isOwn(result.Interfaces[*at])) {
+		if at == nil || (*at >= 0 && *at < len(result.Interfaces) && isPodEnd(result.Interfaces[*at], ifName)) {
 			addresses = append(addresses, found.Address.IP)
 		}
 	}
-	return addresses, nil
+	return addresses
 }
 
-// isOwn says whether an interface of the result is the one that is attached: the host's end of a pair has no sandbox, and other
-// interfaces of the pod have other names.
-func (a *addition) isOwn(found *types100.Interface) bool {
-	return found.Name == a.args.IfName && found.Sandbox != ""
+// isPodEnd is true for the pod's interface of that name: the host's end of a pair has no sandbox.
+func isPodEnd(found *types100.Interface, ifName string) bool {
+	return found.Name == ifName && found.Sandbox != ""
 }

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/eventually"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
@@ -44,13 +46,7 @@ func TestAddressesOfIPAMAreGiven(t *testing.T) {
 		t.Errorf("given: %q", given)
 	}
 	ip(t, "-n", pod, "address", "add", "10.99.1.77/32", "dev", "tsn0")
-	ctx := within(t, 20*time.Second)
-	for !slices.Equal(w.withheld(name), []string{"10.99.1.77"}) {
-		if ctx.Err() != nil {
-			t.Fatalf("withheld: %q", w.withheld(name))
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	eventually.Holds(t, "the other address is withheld", func() bool { return slices.Equal(w.withheld(name), []string{"10.99.1.77"}) })
 	fields["prevResult"] = result
 	c.verb, c.stdin = "CHECK", w.conf(fields)
 	w.must(c)
@@ -93,4 +89,37 @@ func TestAddressesOfAnotherPluginsResult(t *testing.T) {
 			t.Errorf("%s: %q, %v; expected %q", row.ips, given, err, row.expected)
 		}
 	}
+}
+
+// A pod's wish never replaces the network's address where IPAM is static, and changes nothing when it is refused.
+func TestStaticAddressIsTheNetworks(t *testing.T) {
+	w := newWorld(t)
+	w.startDaemon()
+	pod := namespace(t)
+	fields := map[string]any{"ipam": map[string]any{"type": "static", "addresses": []any{map[string]string{"address": "10.99.1.5/24"}}}}
+	c := call{verb: "ADD", container: "c1", netns: path(pod), ifName: "tsn0"}
+	for _, wish := range []map[string]any{{"ips": []string{"10.99.1.77/24"}}, {"IPS": []string{"10.99.1.77/24"}}} {
+		fields["args"] = map[string]any{"cni": wish}
+		c.stdin = w.conf(fields)
+		w.refused(c, types.ErrInvalidNetworkConfig, "args.cni.", "a pod may not choose its address from IPAM static")
+	}
+	delete(fields, "args")
+	c.stdin = w.conf(fields)
+	for _, c.args = range []string{"IgnoreUnknown=1;IP=10.99.1.77/24", "GATEWAY=10.99.1.1"} {
+		w.refused(c, types.ErrInvalidNetworkConfig, "CNI_ARGS.")
+	}
+	w.nothingLeft()
+	c.args = ""
+	fields["runtimeConfig"] = map[string]any{"ips": []string{"10.99.1.77/24"}}
+	for grant, expected := range map[bool]string{false: `["10.99.1.5"]`, true: `["10.99.1.77"]`} {
+		fields["capabilities"] = map[string]bool{"ips": grant}
+		c.verb, c.stdin = "ADD", w.conf(fields)
+		w.must(c)
+		if given := string(w.attachments()["c1/tsn0"].Addresses); given != expected {
+			t.Errorf("capability %v: given %q, expected %s", grant, given, expected)
+		}
+		c.verb = "DEL"
+		w.must(c)
+	}
+	w.nothingLeft()
 }

@@ -39,6 +39,9 @@ func (a *addition) askIPAM(ctx context.Context) error {
 	if err != nil {
 		return ipamFault(a.state.IPAM.Type, err)
 	}
+	if a.state.IPAM.Result, err = json.Marshal(found); err != nil {
+		return err
+	}
 	if len(found.IPs) == 0 {
 		return failure(types.ErrInvalidNetworkConfig, "ipam: %s gave no address", a.state.IPAM.Type)
 	}

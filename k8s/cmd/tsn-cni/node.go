@@ -91,8 +91,13 @@ func mtuOf(conf *cniconf.Conf, node *nodefile.Node) int {
 	return 0
 }
 
-// ipamInput is the standard input of the IPAM plugin: tsn-cni's own, with the node's prefixes where host-local has no ranges.
+// ipamInput is the standard input of the IPAM plugin: tsn-cni's own, without addresses that the network does not grant, and with the node's
+// prefixes where host-local has no ranges.
 func ipamInput(stdin []byte, conf *cniconf.Conf, node *nodefile.Node) ([]byte, error) {
+	stdin, err := withoutUngranted(stdin, conf.Ungranted())
+	if err != nil {
+		return nil, err
+	}
 	if !needsNode(conf) {
 		return stdin, nil
 	}
@@ -109,6 +114,25 @@ func ipamInput(stdin []byte, conf *cniconf.Conf, node *nodefile.Node) ([]byte, e
 		}
 	}
 	return withRanges(stdin, conf.IPAM, leaseName, node.Prefixes)
+}
+
+func withoutUngranted(stdin []byte, names []string) ([]byte, error) {
+	if len(names) == 0 {
+		return stdin, nil
+	}
+	var outer map[string]json.RawMessage
+	var runtime map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal(stdin, &outer), json.Unmarshal(outer["runtimeConfig"], &runtime)); err != nil {
+		return nil, fmt.Errorf("runtimeConfig: %w", err)
+	}
+	for _, name := range names {
+		delete(runtime, name)
+	}
+	var err error
+	if outer["runtimeConfig"], err = json.Marshal(runtime); err != nil {
+		return nil, err
+	}
+	return json.Marshal(outer)
 }
 
 // The name under which host-local keeps the leases of a node's prefixes. It keeps them by the network's: two networks with the same prefixes

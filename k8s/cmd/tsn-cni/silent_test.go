@@ -181,7 +181,7 @@ conf=$(cat)
 case $CNI_COMMAND in
 ADD) echo '{"cniVersion":"1.0.0","ips":[{"address":"10.99.1.9/24"}]}' ;;
 CHECK) case $conf in
-	*'"prevResult":{'*'"10.99.1.9/32"'*) ;;
+	*'"prevResult":{'*'"10.99.1.9/24"'*) ;;
 	*) echo '{"cniVersion":"1.0.0","code":100,"msg":"no prevResult with the address"}'; exit 1 ;;
 	esac ;;
 esac

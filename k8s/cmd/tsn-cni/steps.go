@@ -23,10 +23,12 @@ type step struct {
 	undo func(context.Context, cnistate.Directory, *cnistate.State) error
 }
 
-// In the order of ADD. An attachment needs its interface, which needs its addresses.
+// In the order of ADD. An attachment needs an interface with its addresses. IPAM may need the link, to ask for an address and to give it back;
+// the node has no route to an address any more before IPAM can give the address to another pod.
 var steps = []step{
-	{"ipam", (*addition).askIPAM, undoIPAM},
 	{"link", (*addition).makeLink, undoLink},
+	{"ipam", (*addition).askIPAM, undoIPAM},
+	{"addresses", (*addition).configureLink, undoAddresses},
 	{"attachment", (*addition).attach, undoAttachment},
 }
 
@@ -66,6 +68,13 @@ func undoLink(_ context.Context, _ cnistate.Directory, state *cnistate.State) er
 		return nil
 	}
 	return podlink.Delete(state.HostInterface)
+}
+
+func undoAddresses(_ context.Context, _ cnistate.Directory, state *cnistate.State) error {
+	if state.HostInterface == "" {
+		return nil
+	}
+	return podlink.Unroute(state.HostInterface)
 }
 
 // undoAttachment detaches. Without ktsnd the detachment is owed: the next run that finds it makes it.

@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"ktsn.io/ktsn/k8s/internal/eventually"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
@@ -39,17 +41,12 @@ func (w *world) program(namespace string, arguments ...string) (*exec.Cmd, *byte
 // Hears waits until a process, or another one of its namespace, has a UDP socket of IPv4 or IPv6 with this port.
 func (w *world) hears(pid, port int) {
 	w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		for _, table := range []string{"udp", "udp6"} {
+	eventually.Holds(w.t, fmt.Sprintf("a socket has port %d", port), func() bool {
+		return slices.ContainsFunc([]string{"udp", "udp6"}, func(table string) bool {
 			sockets, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
-			if err == nil && bytes.Contains(sockets, fmt.Appendf(nil, ":%04X ", port)) {
-				return
-			}
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("nobody has port %d", port)
-		}
-	}
+			return err == nil && bytes.Contains(sockets, fmt.Appendf(nil, ":%04X ", port))
+		})
+	})
 }
 
 // Talk sends timed datagrams from one namespace to another; all must arrive, and ktsnd must have sent them. None is held to its
@@ -68,19 +65,14 @@ func (w *world) talk(from, to, address, attachment string) {
 	}
 	// What has arrived is counted a moment later.
 	var reply *nodeapi.StatisticsReply
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	eventually.Holds(w.t, "ktsnd sent 50", func() bool {
 		var err error
 		reply, err = w.api().Statistics(within(w.t, 20*time.Second), &nodeapi.StatisticsRequest{Attachment: attachment})
 		if err != nil || len(reply.GetAttachments()) != 1 {
 			w.t.Fatalf("%v, %v", reply, err)
 		}
-		if reply.GetAttachments()[0].GetSent() == 50 || time.Now().After(deadline) {
-			break
-		}
-	}
-	if sent := reply.GetAttachments()[0].GetSent(); sent != 50 {
-		w.t.Errorf("ktsnd sent %d of 50: %v\n%s", sent, reply.GetAttachments()[0], said)
-	}
+		return reply.GetAttachments()[0].GetSent() == 50
+	}, said)
 }
 
 func TestTimedDatagramsBetweenPodsOfOneNode(t *testing.T) {

@@ -103,7 +103,7 @@ func TestCheckFindsWhatIsMissing(t *testing.T) {
 		"is down":                func(pod string) { ip(t, "-n", w.node, "link", "set", host, "down") },
 		"the pod's interface":    func(pod string) { ip(t, "-n", pod, "link", "del", "tsn0") },
 		"ktsnd has no attach":    func(string) { w.detach(name) },
-		"has MTU":                func(pod string) { ip(t, "-n", pod, "link", "set", "tsn0", "mtu", "1300") },
+		"has MAC address":        func(pod string) { ip(t, "-n", pod, "link", "set", "tsn0", "address", "02:00:00:00:00:99") },
 		"did not come to its en": func(string) { w.unfinished("c1", "tsn0") },
 	} {
 		pod := namespace(t)

@@ -25,13 +25,21 @@ spec:
 // A check that finds nothing in these would pass everything.
 func TestFaultsAreFound(t *testing.T) {
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - {name: c, image: i, securityContext: {capabilities: {drop: [ALL]}}"
+	set := "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    spec:\n"
+	held := set + "      securityContext: {seccompProfile: {type: RuntimeDefault}}\n      containers:\n      - name: c\n        image: i\n        securityContext: {capabilities: {drop: [ALL]}}\n"
 	known, err := newSchemas([]string{crd})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{
 		pod + "}": "",
-		"apiVersion: ktsn.io/v1\nkind: Thing\nmetadata: {name: t}\nspec: {size: 3}": "",
+		held:      "",
+		strings.Replace(held, "RuntimeDefault", "Unconfined", 1):                                                "RuntimeDefault is expected",
+		strings.Replace(held, "      securityContext: {seccompProfile: {type: RuntimeDefault}}\n", "", 1):       "RuntimeDefault is expected",
+		held + "        env: [{name: GOMEMLIMIT, value: 256MiB}]\n        resources: {limits: {memory: 256Mi}}": "at most 90 %",
+		held + "        env: [{name: GOMEMLIMIT, value: 224MiB}]\n        resources: {limits: {memory: 256Mi}}": "",
+		held + "        env: [{name: GOMEMLIMIT, value: much}]":                                                 "GOMEMLIMIT",
+		"apiVersion: ktsn.io/v1\nkind: Thing\nmetadata: {name: t}\nspec: {size: 3}":                             "",
 		pod + ", imag: x}":                                                                                              `unknown field "spec.containers[0].imag"`,
 		pod + ", ports: [{containerPort: x}]}":                                                                          "cannot unmarshal string",
 		pod + ", volumeMounts: [{name: v, mountPath: /v}]}":                                                             "no such volume",

@@ -4,10 +4,12 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -42,6 +44,9 @@ func workload(selector *metav1.LabelSelector, template corev1.PodTemplateSpec) e
 	if chosen.Empty() || !chosen.Matches(labels.Set(template.Labels)) {
 		return fmt.Errorf("spec.selector: does not select its own pods")
 	}
+	if rights := template.Spec.SecurityContext; rights == nil || rights.SeccompProfile == nil || rights.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		return fmt.Errorf("spec.template.spec.securityContext.seccompProfile: RuntimeDefault is expected")
+	}
 	return podSpec(template.Spec)
 }
 
@@ -54,6 +59,9 @@ func podSpec(spec corev1.PodSpec) error {
 		return fmt.Errorf("spec.containers: none")
 	}
 	for _, container := range spec.Containers {
+		if err := goMemory(container); err != nil {
+			return err
+		}
 		if container.Name == "" || container.Image == "" {
 			return fmt.Errorf("container %q: name and image: one is missing", container.Name)
 		}
@@ -64,6 +72,23 @@ func podSpec(spec corev1.PodSpec) error {
 		}
 		if rights := container.SecurityContext; rights == nil || rights.Privileged != nil && *rights.Privileged || rights.Capabilities == nil {
 			return fmt.Errorf("container %s: a security context without `privileged` that lists capabilities is expected", container.Name)
+		}
+	}
+	return nil
+}
+
+// goMemory: where Go is told of a limit, that is at most 90 % of the container's. Go's limit is written with the units of Go: B, KiB, MiB, GiB.
+func goMemory(container corev1.Container) error {
+	for _, variable := range container.Env {
+		if variable.Name != "GOMEMLIMIT" {
+			continue
+		}
+		limit, err := resource.ParseQuantity(strings.TrimSuffix(variable.Value, "B"))
+		if err != nil {
+			return fmt.Errorf("container %s: GOMEMLIMIT %q: %w", container.Name, variable.Value, err)
+		}
+		if most := container.Resources.Limits.Memory(); !most.IsZero() && limit.Value() > most.Value()*9/10 {
+			return fmt.Errorf("container %s: GOMEMLIMIT %s: at most 90 %% of limits.memory, %s, is expected", container.Name, variable.Value, most)
 		}
 	}
 	return nil

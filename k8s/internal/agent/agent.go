@@ -16,18 +16,14 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	networking "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/dynamic"
-	corelisters "k8s.io/client-go/listers/core/v1"
-	networklisters "k8s.io/client-go/listers/networking/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
 
 	"ktsn.io/ktsn/k8s/internal/deviceplugin"
 	"ktsn.io/ktsn/k8s/internal/install"
 	"ktsn.io/ktsn/k8s/internal/kube"
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 	"ktsn.io/ktsn/k8s/internal/metrics"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
@@ -60,16 +56,17 @@ type Agent struct {
 	installer *install.Installer
 	network   *overlaynet.Network
 	parts     *parts
-	events    record.EventRecorder
 
-	nodes    corelisters.NodeLister
-	pods     corelisters.PodLister
-	policies networklisters.NetworkPolicyLister
+	nodes    kube.Kept[kinds.Node]
+	pods     kube.Kept[kinds.Pod]
+	policies kube.Kept[kinds.NetworkPolicy]
+	untold   []*kinds.Event // oldest first; only watchLoop uses them
 
 	overlayChanged  chan struct{}
 	policyChanged   chan struct{}
 	restrictChanged chan struct{}
 	others          *otherPolicies
+	policyShares    *kube.Shares
 	beats           *beats
 	conflicts       []string // of the overlay, as they were logged last
 
@@ -99,6 +96,11 @@ func New(config Config, api kube.API, reviews kube.Reviews, custom dynamic.Inter
 		overlayChanged: make(chan struct{}, 1), policyChanged: make(chan struct{}, 1), restrictChanged: make(chan struct{}, 1),
 		patience: podwatch.NewPatience(unloadedAfter), others: newOtherPolicies(), beats: newBeats(),
 	}
+	sayOver := a.sayOver("NetworkPolicies")
+	a.policyShares = kube.NewShares(policiesBound, trimPolicy, func(namespace, reason string) {
+		sayOver(namespace, reason)
+		poke(a.policyChanged)
+	})
 	if custom == nil {
 		a.others.unread = nil // nothing to ask with
 	}
@@ -121,9 +123,6 @@ func New(config Config, api kube.API, reviews kube.Reviews, custom dynamic.Inter
 			a.file.Ready, a.file.Reason = old.Ready, old.Reason
 		}
 	}
-	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(api)
-	a.events = broadcaster.NewRecorder(kube.Scheme, corev1.EventSource{Component: "ktsn-node-agent", Host: config.NodeName})
 	return a
 }
 
@@ -160,13 +159,12 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // informers follow Nodes, this node's Pods and all NetworkPolicies.
 func (a *Agent) informers(ctx context.Context) {
-	transform, everything := slim(a.config.NodeName), fields.Everything()
-	nodes := kube.Informer(a.kube.Source("nodes", everything), &corev1.Node{}, transform)
-	policies := kube.Informer(a.kube.Source("networkpolicies", everything), &networking.NetworkPolicy{}, transform)
-	here := fields.OneTermEqualSelector("spec.nodeName", a.config.NodeName)
-	pods := kube.Informer(a.kube.Source("pods", here), &corev1.Pod{}, transform)
-	a.nodes, a.policies = corelisters.NewNodeLister(nodes.GetIndexer()), networklisters.NewNetworkPolicyLister(policies.GetIndexer())
-	a.pods = corelisters.NewPodLister(pods.GetIndexer())
+	everything, here := fields.Everything(), fields.OneTermEqualSelector("spec.nodeName", a.config.NodeName)
+	nodes := kube.Informer(a.kube.Source("nodes", everything), &kinds.Node{}, slim(a.config.NodeName), nil)
+	policies := kube.Informer(a.kube.Source("networkpolicies", everything), &kinds.NetworkPolicy{}, nil, a.policyShares)
+	podShares := kube.NewShares(podsBound, trimPod, a.sayOver("pods"))
+	pods := kube.Informer(a.kube.Source("pods", here), &kinds.Pod{}, nil, podShares)
+	a.nodes.Store, a.policies.Store, a.pods.Store = nodes.GetStore(), policies.GetStore(), pods.GetStore()
 	synced := []cache.InformerSynced{
 		Notify(nodes, func() { poke(a.overlayChanged) }), Notify(policies, func() { poke(a.policyChanged) }),
 		Notify(pods, func() { poke(a.policyChanged) }),
@@ -184,19 +182,14 @@ func (a *Agent) informers(ctx context.Context) {
 	}()
 }
 
-// slim removes the parts of objects that the agent never reads; a cluster has many Nodes.
+// slim removes the parts of Nodes that the agent never reads; a cluster has many.
 func slim(own string) cache.TransformFunc {
 	return func(object any) (any, error) {
-		switch found := object.(type) {
-		case *corev1.Node:
-			found.ManagedFields, found.Status.Images = nil, nil
+		if found, is := object.(*kinds.Node); is {
+			found.ManagedFields = nil
 			if found.Name != own {
 				delete(found.Annotations, stream.Annotation)
 			}
-		case *corev1.Pod:
-			found.ManagedFields = nil
-			found.Spec = corev1.PodSpec{NodeName: found.Spec.NodeName, HostNetwork: found.Spec.HostNetwork}
-			found.Status = corev1.PodStatus{}
 		}
 		return object, nil
 	}

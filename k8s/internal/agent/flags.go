@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -43,10 +42,9 @@ type Config struct {
 	CNIConfDir  string
 	CNIStateDir string
 
-	// RTCheck: requests for a real-time check are answered, by RTProgram in RTDir for RTDuration.
+	// RTCheck: requests for a real-time check are answered, by RTProgram for RTDuration.
 	RTCheck    bool
 	RTProgram  string
-	RTDir      string
 	RTDuration time.Duration
 
 	Listen       string
@@ -95,7 +93,7 @@ func Parse(arguments []string, environment func(string) string, output io.Writer
 	set.IntVar(&c.Network.VNI, "vxlan-vni", 1588, "its VNI")
 	set.IntVar(&c.Network.Port, "vxlan-port", 4789, "its UDP port")
 	set.IntVar(&c.Network.MTU, "mtu", 0, "its MTU; 0: the uplink's less the tunnel's headers")
-	set.StringVar(&c.InstallFrom, "install-from", "/usr/libexec/ktsn", "`directory` with libktsn.so and tsn-cni.gz; empty: install nothing")
+	set.StringVar(&c.InstallFrom, "install-from", "/usr/libexec/ktsn", "`directory` with libktsn.so.gz and tsn-cni.gz; empty: install nothing")
 	set.StringVar(&c.LibDir, "lib-dir", "/var/lib/ktsn/lib", "`directory` on the node for versions of libktsn.so")
 	set.StringVar(&c.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "`directory` of CNI plugins on the node")
 	set.StringVar(&c.CNIConf, "cni-conf", "", "CNI configuration `FILE` to copy to the node; empty: none")
@@ -103,7 +101,7 @@ func Parse(arguments []string, environment func(string) string, output io.Writer
 	set.StringVar(&c.CNIStateDir, "cni-state-dir", "/var/lib/cni/ktsn", "`directory` of tsn-cni's states")
 	set.BoolVar(&c.RTCheck, "rt-check", false, "measure wake-up latencies when this Node's annotation ktsn.io/rt-check=now asks for it; the probe goes before all other threads, 100 times a second")
 	set.DurationVar(&c.RTDuration, "rt-check-duration", 10*time.Second, "how long a check measures")
-	set.StringVar(&c.RTDir, "rt-check-dir", "/var/lib/ktsn/rt-check", "`directory` for a check's files, 512 MiB free; it is removed before and after")
+	folder := set.String("rt-check-dir", "", "not used any more: a check writes no file")
 	set.StringVar(&c.RTProgram, "rt-check-program", "ktsn", "the program ktsn, which needs cyclictest")
 	set.StringVar(&c.Listen, "listen", "127.0.0.1:9187", "`address` of /metrics, /readyz and /livez without TLS, for this node alone; empty: none")
 	set.StringVar(&c.SecureListen, "secure-listen", "", "`address` of the same by TLS, /metrics for users who may get it (RBAC, nonResourceURLs); empty: none")
@@ -112,6 +110,9 @@ func Parse(arguments []string, environment func(string) string, output io.Writer
 	var err error
 	if c.Log, err = set.Read(arguments); err != nil {
 		return c, err
+	}
+	if *folder != "" {
+		c.Log.Warn("--rt-check-dir is not used any more: a real-time check writes no file; leave it out", "directory", *folder)
 	}
 	if err := c.check(*capacity, *cidrs); err != nil {
 		return c, err
@@ -142,7 +143,6 @@ func (c *Config) check(capacity, cidrs string) (err error) {
 		{c.ClientPolicy != "" && c.ClientPolicy != "kernel" && c.ClientPolicy != "strict", fmt.Sprintf("--client-policy: found %q, expected kernel or strict", c.ClientPolicy)},
 		{c.ClientReceive != "" && c.ClientReceive != "kernel" && c.ClientReceive != "expect", fmt.Sprintf("--client-receive: found %q, expected kernel or expect", c.ClientReceive)},
 		{c.RTDuration < time.Second || c.RTDuration > 10*time.Minute, fmt.Sprintf("--rt-check-duration: found %s, expected 1s to 10m", c.RTDuration)},
-		{!filepath.IsAbs(c.RTDir) || filepath.Base(c.RTDir) != "rt-check", fmt.Sprintf("--rt-check-dir: found %q, expected an absolute path that ends with /rt-check: it is removed", c.RTDir)},
 		{(c.TLSCert == "") != (c.TLSKey == ""), "--tls-cert, --tls-key: one is missing: give both, or none for a certificate that signs itself"},
 		{!strings.Contains(c.Resource, "/") || strings.Count(c.Resource, "/") > 1, fmt.Sprintf("--resource: found %q, expected a name with a domain as in ktsn.io/tsn", c.Resource)},
 	} {

@@ -57,8 +57,6 @@ func TestWrongFlagsSayWhatIsExpected(t *testing.T) {
 		"--client-policy=maybe":           "--client-policy: found",
 		"--client-receive=often":          "--client-receive: found",
 		"--rt-check-duration=1h":          "--rt-check-duration: found 1h0m0s",
-		"--rt-check-dir=/var/lib/ktsn":    "--rt-check-dir: found",
-		"--rt-check-dir=rt-check":         "--rt-check-dir: found",
 		"--resource=tsn":                  "--resource: found",
 		"--log-level=loud":                "--log-level: found",
 		"--unknown":                       "not defined",

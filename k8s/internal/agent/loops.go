@@ -11,8 +11,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	corev1 "k8s.io/api/core/v1"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
 	"ktsn.io/ktsn/k8s/internal/podwatch"
@@ -210,12 +213,13 @@ func (a *Agent) podLoop(ctx context.Context) {
 		for _, finding := range news {
 			a.report(finding)
 		}
+		a.tell(ctx)
 	})
 }
 
-// report logs a finding and makes an Event of the pod.
+// report logs a finding and queues an Event of the pod; tell sends the queue to the API server.
 func (a *Agent) report(finding podwatch.Finding) {
-	pod, err := a.pods.Pods(finding.Namespace).Get(finding.Pod)
+	pod, err := a.pods.Get(finding.Namespace + "/" + finding.Pod)
 	if err == nil && pod.Spec.HostNetwork {
 		finding = finding.OnTheHost()
 	}
@@ -224,9 +228,37 @@ func (a *Agent) report(finding podwatch.Finding) {
 	if err != nil {
 		return
 	}
-	reference := &corev1.ObjectReference{
-		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-		ResourceVersion: pod.ResourceVersion, FieldPath: fmt.Sprintf("spec.containers{%s}", finding.Container),
+	now := metav1.Now()
+	a.untold = append(a.untold, &kinds.Event{
+		// A name of its own for each, as client-go's recorder gives it, within the length of names; no part of it ends in a dot or hyphen.
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: fmt.Sprintf("%s.%x", strings.TrimRight(fmt.Sprintf("%.230s", pod.Name), "-."), now.UnixNano())},
+		InvolvedObject: kinds.Reference{
+			Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			FieldPath: fmt.Sprintf("spec.containers{%s}", finding.Container),
+		},
+		Reason: finding.Reason, Message: finding.Message, Type: kinds.EventTypeWarning, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Source: kinds.EventSource{Component: "ktsn-node-agent", Host: a.config.NodeName},
+	})
+}
+
+// untoldMax events wait for an API server that is away. Older ones are in the log.
+const untoldMax = 1000
+
+// tell gives the API server the events in their order. Those that it does not answer to wait for the next time; one that it refuses is logged.
+func (a *Agent) tell(ctx context.Context) {
+	a.untold = a.untold[max(len(a.untold)-untoldMax, 0):]
+	ctx, cancel := context.WithTimeout(ctx, patchMax)
+	defer cancel()
+	for len(a.untold) > 0 {
+		err := a.kube.Tell(ctx, a.untold[0])
+		var refused apierrors.APIStatus
+		if err != nil && !errors.As(err, &refused) {
+			a.config.Log.Debug("events wait", "count", len(a.untold), "error", err)
+			return
+		}
+		if err != nil {
+			a.config.Log.Warn("event refused", "namespace", a.untold[0].Namespace, "event", a.untold[0].Name, "error", err)
+		}
+		a.untold = a.untold[1:]
 	}
-	a.events.Event(reference, corev1.EventTypeWarning, finding.Reason, finding.Message)
 }

@@ -166,31 +166,21 @@ func (o *otherPolicies) isReplaced(kind schema.GroupVersionResource) bool {
 
 func (o *otherPolicies) begin(ctx context.Context, kind schema.GroupVersionResource, client dynamic.Interface, changed func()) *otherKind {
 	ctx, stop := context.WithCancel(ctx)
-	one := &otherKind{informer: kube.Custom(client, kind, nil), stop: stop}
+	// Nothing but the names is looked at.
+	shares := kube.NewShares(othersBound, trimToName, func(string, string) {})
+	one := &otherKind{informer: kube.Custom(client, kind, nil, shares), stop: stop}
 	set := func(err error) {
 		o.mutex.Lock()
 		one.failed = err
 		o.mutex.Unlock()
 		changed()
 	}
-	// Nothing but the names is looked at.
-	err := one.informer.SetTransform(func(object any) (any, error) {
-		if found, ok := object.(*unstructured.Unstructured); ok {
-			bare := &unstructured.Unstructured{}
-			bare.SetGroupVersionKind(found.GroupVersionKind())
-			bare.SetNamespace(found.GetNamespace())
-			bare.SetName(found.GetName())
-			bare.SetResourceVersion(found.GetResourceVersion())
-			return bare, nil
-		}
-		return object, nil
-	})
-	err = errors.Join(err, one.informer.SetWatchErrorHandler(func(_ *cache.Reflector, err error) {
+	err := one.informer.SetWatchErrorHandler(func(_ *cache.Reflector, err error) {
 		// A watch that ends is begun again; without a list nothing is known.
 		if !one.informer.HasSynced() {
 			set(err)
 		}
-	}))
+	})
 	registration, errHandler := one.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
 	})

@@ -24,6 +24,7 @@ import (
 	ktesting "k8s.io/client-go/testing"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/eventually"
 	"ktsn.io/ktsn/k8s/internal/kube/kubetest"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/policyfile"
@@ -37,16 +38,6 @@ func ciliumPolicy(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": map[string]any{"namespace": "a", "name": name}, "spec": map[string]any{"x": "y"},
 	}}
-}
-
-func waitUntil(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("never: %s", what)
 }
 
 // The policies of an engine that KTSN does not read count as ones about every pod; those that may not be listed are not known.
@@ -67,7 +58,7 @@ func TestPoliciesOfOtherKinds(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	eventually := func(what string, holds func() bool) { t.Helper(); waitUntil(t, what, holds) }
+	eventually := func(what string, holds func() bool) { t.Helper(); eventually.Holds(t, what, holds) }
 	forbidden := newOtherPolicies()
 	if forbidden.now().Unread == "" {
 		t.Error("nothing was looked at, and all is known")
@@ -117,24 +108,24 @@ func TestPoliciesOfAKindThatMoves(t *testing.T) {
 	known := func() policyfile.Others { return others.now() }
 	counts := func() bool { return len(known().Every["a"]) == 1 }
 	follow(ciliums)
-	waitUntil(t, "the policy counts", func() bool { return known().Unread == "" && counts() })
+	eventually.Holds(t, "the policy counts", func() bool { return known().Unread == "" && counts() })
 	for range goneLooks + 1 {
 		if follow(); known().Unread != "" || !counts() {
 			t.Fatalf("the group is not named, and its policies are there: %+v", known())
 		}
 	}
 	follow(newCiliums)
-	waitUntil(t, "the new version may not be listed", func() bool { return strings.Contains(known().Unread, "no right") })
+	eventually.Holds(t, "the new version may not be listed", func() bool { return strings.Contains(known().Unread, "no right") })
 	if follow(newCiliums); !counts() {
 		t.Fatalf("the old version's policies are forgotten: %+v", known())
 	}
 	isForbidden.Store(false)
-	waitUntil(t, "the new version, which has none", func() bool { return known().Unread == "" && known().Every == nil })
+	eventually.Holds(t, "the new version, which has none", func() bool { return known().Unread == "" && known().Every == nil })
 	if follow(newCiliums); !slices.Equal(others.kinds(), []schema.GroupVersionResource{newCiliums}) {
 		t.Errorf("followed: %v", others.kinds())
 	}
 	follow(ciliums)
-	waitUntil(t, "the old version again", counts)
+	eventually.Holds(t, "the old version again", counts)
 	follow(ciliums)
 	isGone.Store(true)
 	for range goneLooks - 1 {
@@ -147,7 +138,7 @@ func TestPoliciesOfAKindThatMoves(t *testing.T) {
 	}
 	isForbidden.Store(true)
 	follow(newCiliums)
-	waitUntil(t, "one that may not be listed", func() bool { return strings.Contains(known().Unread, "no right") })
+	eventually.Holds(t, "one that may not be listed", func() bool { return strings.Contains(known().Unread, "no right") })
 	for range goneLooks {
 		follow()
 	}

@@ -12,9 +12,7 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 	"ktsn.io/ktsn/k8s/internal/nodefile"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 )
@@ -71,11 +69,8 @@ func (a *Agent) overlayLoop(ctx context.Context) {
 
 // reconcileOverlay does one step: it reads all Nodes and corrects the kernel's tables.
 func (a *Agent) reconcileOverlay(ctx context.Context) error {
-	nodes, err := a.nodes.List(labels.Everything())
-	if err != nil {
-		return err
-	}
-	index := slices.IndexFunc(nodes, func(n *corev1.Node) bool { return n.Name == a.config.NodeName })
+	nodes := a.nodes.List()
+	index := slices.IndexFunc(nodes, func(n *kinds.Node) bool { return n.Name == a.config.NodeName })
 	if index < 0 {
 		return fmt.Errorf("there is no Node %s: is --node-name right?", a.config.NodeName)
 	}
@@ -110,7 +105,7 @@ func (a *Agent) reconcileOverlay(ctx context.Context) error {
 }
 
 // noPrefixes returns the reason why this node has no prefixes.
-func (a *Agent) noPrefixes(node *corev1.Node, conflicts []string) error {
+func (a *Agent) noPrefixes(node *kinds.Node, conflicts []string) error {
 	if text := node.Annotations[overlaynet.AnnotationPrefixes]; text != "" {
 		return fmt.Errorf("none of the prefixes %s is this node's: %s", text, strings.Join(conflicts, "; "))
 	}
@@ -119,7 +114,7 @@ func (a *Agent) noPrefixes(node *corev1.Node, conflicts []string) error {
 }
 
 // own reads this node's part from its Node object.
-func (a *Agent) own(node *corev1.Node) (overlaynet.Own, error) {
+func (a *Agent) own(node *kinds.Node) (overlaynet.Own, error) {
 	prefixes, err := overlaynet.ParsePrefixes(overlaynet.AnnotationPrefixes, node.Annotations[overlaynet.AnnotationPrefixes])
 	if err != nil {
 		return overlaynet.Own{}, err
@@ -137,9 +132,9 @@ func (a *Agent) own(node *corev1.Node) (overlaynet.Own, error) {
 	}, nil
 }
 
-func internalIP(node *corev1.Node) (netip.Addr, error) {
+func internalIP(node *kinds.Node) (netip.Addr, error) {
 	for _, address := range node.Status.Addresses {
-		if address.Type == corev1.NodeInternalIP {
+		if address.Type == kinds.NodeInternalIP {
 			return netip.ParseAddr(address.Address)
 		}
 	}
@@ -147,7 +142,7 @@ func internalIP(node *corev1.Node) (netip.Addr, error) {
 }
 
 // members returns the other nodes of the network and this node's own prefixes, without those that conflict.
-func (a *Agent) members(nodes []*corev1.Node, own overlaynet.Own) (others []overlaynet.Member, prefixes []netip.Prefix, conflicts []string) {
+func (a *Agent) members(nodes []*kinds.Node, own overlaynet.Own) (others []overlaynet.Member, prefixes []netip.Prefix, conflicts []string) {
 	var all []overlaynet.Member
 	for _, node := range nodes {
 		member := overlaynet.Member{
@@ -186,7 +181,7 @@ func (a *Agent) members(nodes []*corev1.Node, own overlaynet.Own) (others []over
 
 // other reads another node's part. Its agent's annotation counts only where the Node object confirms it: assigned prefixes, an address of the
 // Node. An error together with a member names what was left out.
-func (a *Agent) other(node *corev1.Node, text string) (overlaynet.Member, error) {
+func (a *Agent) other(node *kinds.Node, text string) (overlaynet.Member, error) {
 	member, err := overlaynet.ParseVTEP(text)
 	if err != nil {
 		return overlaynet.Member{}, err
@@ -195,7 +190,7 @@ func (a *Agent) other(node *corev1.Node, text string) (overlaynet.Member, error)
 		return overlaynet.Member{}, fmt.Errorf("%s: mac %s, the Node's is %s", overlaynet.AnnotationVTEP, member.MAC, want)
 	}
 	// With --uplink the tunnel may use addresses that no Node has.
-	if a.config.Uplink == "" && !slices.ContainsFunc(node.Status.Addresses, func(one corev1.NodeAddress) bool {
+	if a.config.Uplink == "" && !slices.ContainsFunc(node.Status.Addresses, func(one kinds.NodeAddress) bool {
 		return one.Address == member.Address.String()
 	}) {
 		return overlaynet.Member{}, fmt.Errorf("%s: address %s is none of the Node's", overlaynet.AnnotationVTEP, member.Address)
@@ -226,7 +221,7 @@ func (a *Agent) noteConflicts(conflicts []string) {
 }
 
 // annotate writes one annotation of this Node, if it says something else.
-func (a *Agent) annotate(ctx context.Context, node *corev1.Node, name, text string) error {
+func (a *Agent) annotate(ctx context.Context, node *kinds.Node, name, text string) error {
 	if node.Annotations[name] == text {
 		return nil
 	}

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 )
 
@@ -99,7 +100,7 @@ func TestNoNodeTakesWhatIsNotItsOwn(t *testing.T) {
 		"another's MAC":     node("kn9", "192.0.2.9", given("10.99.9.0/24", vtepOf("kn2", "192.0.2.9", "10.99.9.0/24")), 9*time.Hour),
 		"our MAC address":   node("kn9", "192.0.2.9", given("10.99.9.0/24", vtepOf("kn1", "192.0.2.9", "10.99.9.0/24")), 9*time.Hour),
 	} {
-		others, prefixes, conflicts := b.members([]*corev1.Node{evil, me, honest}, own)
+		others, prefixes, conflicts := b.members([]*kinds.Node{listed(evil), listed(me), listed(honest)}, own)
 		if len(prefixes) != 1 || prefixes[0] != own.Prefixes[0] || len(conflicts) == 0 {
 			t.Errorf("%s: this node has %v, conflicts %v", what, prefixes, conflicts)
 		}
@@ -210,12 +211,12 @@ func (b *bench) change(name, annotation, text string) {
 func TestOwnPartSaysWhatIsMissing(t *testing.T) {
 	network, _ := inSpace(t)
 	b := newBench(t, nil, network)
-	noAddress := node("kn1", "", nil, 0)
-	noAddress.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "kn1"}}
+	noAddress := listed(node("kn1", "", nil, 0))
+	noAddress.Status.Addresses = []kinds.NodeAddress{{Type: kinds.NodeHostName, Address: "kn1"}}
 	if _, err := b.own(noAddress); err == nil || !strings.Contains(err.Error(), "name the device with --uplink") {
 		t.Errorf("%v", err)
 	}
-	if _, err := b.own(node("kn1", "192.0.2.77", nil, 0)); err == nil || !strings.Contains(err.Error(), "no device has the node's address") {
+	if _, err := b.own(listed(node("kn1", "192.0.2.77", nil, 0))); err == nil || !strings.Contains(err.Error(), "no device has the node's address") {
 		t.Errorf("%v", err)
 	}
 	b.config.Uplink = "up0"

@@ -9,10 +9,6 @@ import (
 	"reflect"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	networking "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/labels"
-
 	"ktsn.io/ktsn/k8s/internal/nodefile"
 	"ktsn.io/ktsn/k8s/internal/policyfile"
 )
@@ -39,20 +35,10 @@ func (a *Agent) policyLoop(ctx context.Context) {
 			return
 		}
 		settle(ctx, a.policyChanged, policyQuiet)
-		policies, pods, err := a.seen()
-		if err == nil {
-			err = a.writePolicies(&written, policyfile.Make(a.config.NodeName, policies, pods, a.others.now()))
-		}
-		a.setPart(partPolicy, err)
+		file := policyfile.Make(a.config.NodeName, a.policies.List(), a.pods.List(), a.othersNow())
+		a.setPart(partPolicy, a.writePolicies(&written, file))
 		poke(a.restrictChanged)
 	})
-}
-
-// seen are the policies of all namespaces and the pods of this node.
-func (a *Agent) seen() ([]*networking.NetworkPolicy, []*corev1.Pod, error) {
-	policies, err := a.policies.List(labels.Everything())
-	pods, errPods := a.pods.List(labels.Everything())
-	return policies, pods, errors.Join(err, errPods)
 }
 
 // writePolicies writes the file where it says something else than before.

@@ -80,7 +80,7 @@ func TestPoliciesThatComeLaterAreToldToKtsnd(t *testing.T) {
 	b.daemon.set(true)
 	b.eventually("that ktsnd was not told", func() bool { return strings.Contains(b.parts.String(), "restrictions: ktsnd has not taken all") })
 	b.daemon.set(false)
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(20 * time.Millisecond) // some tries in vain
 	b.daemon.mutex.Lock()
 	delete(b.daemon.missing, "c-late/net1")
 	b.daemon.mutex.Unlock()
@@ -193,7 +193,7 @@ func TestWhatKtsndKnowsIsNotSaidAgain(t *testing.T) {
 	b.eventually("it is told", func() bool { return b.daemon.said("c-talker/net1") != nil })
 	for range 5 {
 		poke(b.policyChanged)
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // nothing may be said
 	}
 	b.daemon.mutex.Lock()
 	defer b.daemon.mutex.Unlock()

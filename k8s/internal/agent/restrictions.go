@@ -13,10 +13,9 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
-	corev1 "k8s.io/api/core/v1"
-	networking "k8s.io/api/networking/v1"
 
 	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/policyfile"
 )
@@ -48,7 +47,7 @@ type sent struct {
 // ktsnd has dropped the restriction then.
 type attachment struct {
 	name, written string
-	pod           *corev1.Pod
+	pod           *kinds.Pod
 }
 
 // restrictLoop sends ktsnd the restrictions of all attachments. Until the agent has seen all objects once, ktsnd keeps the restrictions that it has.
@@ -58,16 +57,12 @@ func (a *Agent) restrictLoop(ctx context.Context) {
 		if a.parts.get(partAPI) != nil {
 			return
 		}
-		policies, pods, err := a.seen()
-		if err == nil {
-			err = a.restrict(ctx, &known, policies, pods, a.others.now())
-		}
-		a.setPart(partRestrict, err)
+		a.setPart(partRestrict, a.restrict(ctx, &known, a.policies.List(), a.pods.List(), a.othersNow()))
 	})
 }
 
 // restrict sends ktsnd the restrictions that differ from those that were sent last.
-func (a *Agent) restrict(ctx context.Context, known *restricted, policies []*networking.NetworkPolicy, pods []*corev1.Pod,
+func (a *Agent) restrict(ctx context.Context, known *restricted, policies []*kinds.NetworkPolicy, pods []*kinds.Pod,
 	others policyfile.Others) error {
 	if known.unread != others.Unread && others.Unread != "" {
 		a.config.Log.Warn("network policies: no restriction of an attachment ends before all policies are read", "unread", others.Unread)
@@ -148,8 +143,8 @@ func isRefusal(err error) bool {
 
 // attached returns this node's attachments that follow policies, and forgets those that are gone. It leaves out an attachment with an unknown
 // pod: ktsnd keeps its restriction. States that cannot be read are an error beside the result.
-func (a *Agent) attached(known *restricted, pods []*corev1.Pod) ([]attachment, error) {
-	byName := map[string]*corev1.Pod{}
+func (a *Agent) attached(known *restricted, pods []*kinds.Pod) ([]attachment, error) {
+	byName := map[string]*kinds.Pod{}
 	for _, pod := range pods {
 		byName[pod.Namespace+"/"+pod.Name] = pod
 	}

@@ -25,7 +25,7 @@ func (a *Agent) rtCheckLoop(ctx context.Context) {
 		return
 	}
 	checker := &checker{run: func(ctx context.Context) rtcheck.Result {
-		return rtcheck.Run(ctx, rtcheck.Config{Program: a.config.RTProgram, Dir: a.config.RTDir, Duration: a.config.RTDuration})
+		return rtcheck.Run(ctx, rtcheck.Config{Program: a.config.RTProgram, Duration: a.config.RTDuration})
 	}, now: time.Now}
 	reported := ""
 	every(ctx, always(rtCheckLook), nil, func(ctx context.Context) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
@@ -48,7 +47,7 @@ func (a *Agent) scheduleLoop(ctx context.Context) {
 		return
 	}
 	changed := make(chan struct{}, 1)
-	informer, synced := Follow(ctx, a.dynamic, v1alpha1.GateSchedules, nil, func() { poke(changed) })
+	informer, synced := Follow(ctx, a.dynamic, v1alpha1.GateSchedules, nil, nil, func() { poke(changed) })
 	if !cache.WaitForCacheSync(ctx.Done(), synced) {
 		return
 	}
@@ -87,10 +86,10 @@ func NotifyUnless(informer cache.SharedIndexInformer, changed func(), alike func
 }
 
 // Follow starts an informer of one of KTSN's resources, which calls `changed` after each change. Its store has what `transform` makes of the
-// objects; nil: the objects.
-func Follow(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, transform cache.TransformFunc,
+// objects; nil: the objects. `shares` is as for kube.Informer.
+func Follow(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, transform cache.TransformFunc, shares *kube.Shares,
 	changed func()) (cache.SharedIndexInformer, cache.InformerSynced) {
-	informer := kube.Custom(client, resource, transform)
+	informer := kube.Custom(client, resource, transform, shares)
 	synced := Notify(informer, changed)
 	go informer.Run(ctx.Done())
 	return informer, synced
@@ -102,10 +101,7 @@ func (a *Agent) reconcileSchedules(ctx context.Context, scheduler *scheduler, st
 	if err != nil {
 		return false, err
 	}
-	all, err := a.nodes.List(labels.Everything())
-	if err != nil {
-		return false, err
-	}
+	all := a.nodes.List()
 	nodes := make([]rollout.Node, 0, len(all))
 	for _, one := range all {
 		nodes = append(nodes, rollout.Node{Name: one.Name, Answers: rollout.ParseAnswers(one.Annotations[rollout.Annotation])})

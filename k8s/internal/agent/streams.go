@@ -10,12 +10,12 @@ import (
 	"reflect"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/kube"
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/stream"
 )
@@ -39,7 +39,8 @@ func (a *Agent) streamLoop(ctx context.Context) {
 		return
 	}
 	said := &saidOfStreams{}
-	informer, synced := Follow(ctx, a.dynamic, v1alpha1.Streams, nil, func() {})
+	shares := kube.NewShares(streamsBound, trimToTalker, a.sayOver("Streams"))
+	informer, synced := Follow(ctx, a.dynamic, v1alpha1.Streams, v1alpha1.Typed, shares, func() {})
 	if !cache.WaitForCacheSync(ctx.Done(), synced) {
 		return
 	}
@@ -76,10 +77,7 @@ func (a *Agent) reportStreams(ctx context.Context, store cache.Store, said *said
 	if err != nil {
 		return err
 	}
-	pods, err := a.pods.List(labels.Everything())
-	if err != nil {
-		return err
-	}
+	pods := a.pods.List()
 	var streams []*v1alpha1.Stream
 	for _, object := range store.List() {
 		one, err := v1alpha1.StreamFrom(object)
@@ -111,10 +109,7 @@ func (a *Agent) reportStreams(ctx context.Context, store cache.Store, said *said
 	if len(report.Talkers) == 0 && node.Annotations[stream.Annotation] == "" {
 		return nil
 	}
-	all, err := a.nodes.List(labels.Everything())
-	if err != nil {
-		return err
-	}
+	all := a.nodes.List()
 	now, bare := time.Now(), report.Bare()
 	if node.Annotations[stream.Annotation] != "" && reflect.DeepEqual(bare, said.bare) && now.Sub(said.at) < countersEvery(len(all))-streamRetry {
 		return nil
@@ -133,7 +128,7 @@ func (a *Agent) reportStreams(ctx context.Context, store cache.Store, said *said
 // streamLook is all that a report depends on.
 type streamLook struct {
 	streams    []*v1alpha1.Stream
-	pods       []*corev1.Pod
+	pods       []*kinds.Pod
 	states     []*cnistate.State
 	uplink     string // where an attachment names none
 	list       *nodeapi.ListReply
@@ -142,8 +137,8 @@ type streamLook struct {
 }
 
 // talkers of this node, by namespace and name.
-func (l *streamLook) talkers() map[[2]string]*corev1.Pod {
-	found := map[[2]string]*corev1.Pod{}
+func (l *streamLook) talkers() map[[2]string]*kinds.Pod {
+	found := map[[2]string]*kinds.Pod{}
 	for _, pod := range l.pods {
 		for _, one := range l.streams {
 			if one.Namespace == pod.Namespace && one.Spec.Talker.Selects(pod.Labels) {

@@ -21,12 +21,14 @@ import (
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
 	"ktsn.io/ktsn/k8s/internal/cniconf"
 	"ktsn.io/ktsn/k8s/internal/cnistate"
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
+	"ktsn.io/ktsn/k8s/internal/kube/kubetest"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 	"ktsn.io/ktsn/k8s/internal/stream"
 )
 
-func talkerPod(namespace, name, uid string, labels map[string]string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid), Labels: labels}}
+func talkerPod(namespace, name, uid string, labels map[string]string) *kinds.Pod {
+	return &kinds.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid), Labels: labels}}
 }
 
 func stateOf(container, namespace, pod, uid string) *cnistate.State {
@@ -57,7 +59,7 @@ func TestTalkersAreReported(t *testing.T) {
 	is, isNot := map[string]string{"app": "talker"}, map[string]string{"app": "other"}
 	look := streamLook{
 		streams: []*v1alpha1.Stream{line()}, uplink: "eth0",
-		pods: []*corev1.Pod{
+		pods: []*kinds.Pod{
 			talkerPod("plant", "v4", "u1", is), talkerPod("plant", "v6", "u2", is), talkerPod("plant", "plain", "u3", is),
 			talkerPod("plant", "other", "u4", isNot), talkerPod("elsewhere", "v4", "u5", is), talkerPod("plant", "anew", "u7", is), talkerPod("plant", "detached", "u8", is),
 		},
@@ -120,7 +122,7 @@ type talking struct {
 func TestTheAnnotationFollowsAndStaysWhileTheDaemonIsAway(t *testing.T) {
 	pod := talkerPod("plant", "talker", "u1", map[string]string{"app": "talker"})
 	pod.Spec.NodeName = "kn1"
-	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0), pod)
+	b := newBench(t, func(c *Config) { c.Overlay = false }, nil, node("kn1", "192.0.2.1", nil, 0), kubetest.As[corev1.Pod](pod))
 	if err := cnistate.Open(b.config.CNIStateDir).Save(stateOf("c1", "plant", "talker", "u1")); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +136,7 @@ func TestTheAnnotationFollowsAndStaysWhileTheDaemonIsAway(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	b.informers(ctx)
-	informer, synced := Follow(ctx, b.dynamic, v1alpha1.Streams, nil, func() {})
+	informer, synced := Follow(ctx, b.dynamic, v1alpha1.Streams, nil, nil, func() {})
 	b.eventually("all is seen", func() bool { return synced() && b.parts.get(partAPI) == nil })
 	said := &saidOfStreams{}
 	look := func() error { return b.reportStreams(ctx, informer.GetStore(), said) }
@@ -208,8 +210,8 @@ func TestTheTagCounts(t *testing.T) {
 // A hundred other nodes' reports are neither kept nor looked at.
 func TestOthersReportsAreNotKept(t *testing.T) {
 	for name, want := range map[string]bool{"kn1": true, "kn2": false} {
-		object, err := slim("kn1")(node(name, "192.0.2.1", map[string]string{stream.Annotation: "x", "ktsn.io/vtep": "y"}, 0))
-		found := object.(*corev1.Node)
+		object, err := slim("kn1")(listed(node(name, "192.0.2.1", map[string]string{stream.Annotation: "x", "ktsn.io/vtep": "y"}, 0)))
+		found := object.(*kinds.Node)
 		if _, has := found.Annotations[stream.Annotation]; err != nil || has != want || found.Annotations["ktsn.io/vtep"] != "y" {
 			t.Errorf("%s: %+v", name, found.Annotations)
 		}

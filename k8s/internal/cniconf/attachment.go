@@ -74,6 +74,7 @@ func (c *Conf) set(path, field string, raw json.RawMessage) error {
 
 // asked takes a field of the pod's arguments.
 func (c *Conf) asked(field string, raw json.RawMessage) error {
+	c.choose("args.cni."+field, field, raw)
 	switch {
 	case isNetworkField(field):
 		return fault("args.cni."+field, "a pod may not set it: the network's configuration does; a pod may set mac, %s",

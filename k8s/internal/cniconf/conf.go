@@ -67,6 +67,8 @@ type Conf struct {
 	periodPath string
 	byPod      []string // fields of Attachment that the pod has set
 	macGiven   bool     // by the network's configuration
+	chosen     string   // where the pod chooses an address by args.cni or CNI_ARGS; empty: nowhere
+	ungranted  []string // names in runtimeConfig
 }
 
 // IsChained is true when another plugin made the interface.

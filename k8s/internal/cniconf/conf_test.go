@@ -27,6 +27,7 @@ var wrongFields = []struct{ field, path string }{
 	{`"runtimeConfig":7`, "runtimeConfig"},
 	{`"args":[]`, "args"},
 	{`"args":{"cni":7}`, "args.cni"},
+	{`"args":{"CNI":{}}`, "args.CNI"},
 	{`"prevResult":[]`, "prevResult"},
 	{`"ipam":7`, "ipam"},
 	{`"ipam":{"subnet":"10.0.0.0/8"}`, "ipam.type"},
@@ -320,6 +321,7 @@ func FuzzParse(f *testing.F) {
 		}
 		conf.IsWanted()
 		_ = conf.CheckChain()
+		_ = conf.CheckIPAM()
 		var all map[string]json.RawMessage
 		if err := json.Unmarshal(stdin, &all); err != nil {
 			t.Fatalf("accepted what is no JSON: %v", err)

@@ -30,6 +30,10 @@ func (c *Conf) environment(args string) error {
 			err = c.hardware(path, value)
 		case AskArgument:
 			err = c.ask(path, value)
+		case "IP", "GATEWAY":
+			if value != "" {
+				c.chosen = path
+			}
 		}
 		if err != nil {
 			return err
@@ -44,8 +48,16 @@ func (c *Conf) arguments(raw json.RawMessage) error {
 		return nil
 	}
 	args, err := objectOf("args", raw)
-	if err != nil || args["cni"] == nil {
+	if err != nil {
 		return err
+	}
+	for key := range args {
+		if key != "cni" && strings.EqualFold(key, "cni") {
+			return fault("args."+key, "expected cni: plugins do not agree whether they read this name")
+		}
+	}
+	if args["cni"] == nil {
+		return nil
 	}
 	known := c.annotations()
 	known["mac"] = c.mac
@@ -110,5 +122,10 @@ func (c *Conf) runtime(raw json.RawMessage, capabilities map[string]bool) error 
 			return c.annotations().object(path, raw, pass)
 		}
 	}
-	return known.object("runtimeConfig", raw, pass)
+	return known.object("runtimeConfig", raw, func(key string, _ json.RawMessage) error {
+		if strings.EqualFold(key, "ips") && !capabilities["ips"] {
+			c.ungranted = append(c.ungranted, key)
+		}
+		return nil
+	})
 }

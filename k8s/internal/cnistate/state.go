@@ -58,6 +58,8 @@ type IPAM struct {
 	Config json.RawMessage `json:"config"` // as on its standard input
 	Args   string          `json:"args"`   // CNI_ARGS
 	Path   string          `json:"path"`   // CNI_PATH
+
+	Result json.RawMessage `json:"result,omitempty"` // what ADD got from it
 }
 
 // Directory of states.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 )
 
@@ -77,7 +78,7 @@ func (c *Controller) assign(ctx context.Context, nodes []*corev1.Node) error {
 	var faults []error
 	for _, node := range oldestFirst(nodes) {
 		// Its kubelet writes its addresses: what one node says keeps no other from its prefixes.
-		err := overlaynet.CheckFree(c.prefixes.CIDRs, overlaynet.ClaimsOf(node))
+		err := overlaynet.CheckFree(c.prefixes.CIDRs, overlaynet.ClaimsOf(asKind(node)))
 		faults = append(faults, err)
 		if _, has := waiting[node.Name]; has || err != nil || !missing(node) {
 			continue
@@ -91,6 +92,16 @@ func (c *Controller) assign(ctx context.Context, nodes []*corev1.Node) error {
 		c.isUnder = true
 	}
 	return errors.Join(append(faults, c.separate(ctx, FindDoubled(nodes), used))...)
+}
+
+// asKind is what of a Node claims a range.
+func asKind(node *corev1.Node) *kinds.Node {
+	claiming := &kinds.Node{Spec: kinds.NodeSpec{PodCIDR: node.Spec.PodCIDR, PodCIDRs: node.Spec.PodCIDRs}}
+	claiming.Name = node.Name
+	for _, one := range node.Status.Addresses {
+		claiming.Status.Addresses = append(claiming.Status.Addresses, kinds.NodeAddress{Type: kinds.NodeAddressType(one.Type), Address: one.Address})
+	}
+	return claiming
 }
 
 // separate heals what can be healed. It asks for pods, so it looks seldom while something stays as it is.
@@ -162,20 +173,27 @@ func (c *Controller) heal(ctx context.Context, doubled Doubled, used []netip.Pre
 	return c.give(ctx, node, used, doubled.Kept)
 }
 
+// podsPage bounds how many whole pods are in memory at once: one has up to a megabyte.
+const podsPage = 5
+
 // podsWithin names the pods of a node with an address in one of these prefixes.
 func (c *Controller) podsWithin(ctx context.Context, node string, prefixes []netip.Prefix) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeMax)
 	defer cancel()
-	list, err := c.kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
-	})
-	if err != nil {
-		return nil, err
-	}
+	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(), Limit: podsPage}
 	var found []string
-	for _, pod := range list.Items {
-		if pod.Spec.NodeName == node && uses(&pod, prefixes) {
-			found = append(found, pod.Namespace+"/"+pod.Name)
+	for {
+		list, err := c.kube.CoreV1().Pods("").List(ctx, options)
+		if err != nil {
+			return nil, err
+		}
+		for _, pod := range list.Items {
+			if pod.Spec.NodeName == node && uses(&pod, prefixes) {
+				found = append(found, pod.Namespace+"/"+pod.Name)
+			}
+		}
+		if options.Continue = list.Continue; options.Continue == "" {
+			break
 		}
 	}
 	slices.Sort(found)

@@ -118,7 +118,7 @@ func (c *Controller) Follow(ctx context.Context, signal func()) bool {
 	agent.NotifyUnless(nodes.Informer(), c.dirty, isJudgedAlike)
 	factory.Start(ctx.Done())
 	c.services = c.serviceRanges(ctx)
-	informer, synced := agent.Follow(ctx, c.dynamic, v1alpha1.GateSchedules, nil, func() { changed(); c.dirty() })
+	informer, synced := agent.Follow(ctx, c.dynamic, v1alpha1.GateSchedules, nil, nil, func() { changed(); c.dirty() })
 	c.store = informer.GetStore()
 	if !cache.WaitForCacheSync(ctx.Done(), nodesSynced, synced) {
 		return false

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/eventually"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 	"ktsn.io/ktsn/k8s/internal/rollout"
 )
@@ -139,16 +140,6 @@ func gateSchedule(t *testing.T, name string) *unstructured.Unstructured {
 	return object
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("never: %s", what)
-}
-
 func TestNodesGetPrefixesOldestFirstAndKeepThem(t *testing.T) {
 	b := newBench(t,
 		node("young", time.Minute, nil), node("old", time.Hour, nil),
@@ -159,7 +150,7 @@ func TestNodesGetPrefixesOldestFirstAndKeepThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"by hand": "10.99.0.0/24", "old": "10.99.1.0/24", "young": "10.99.2.0/24", "wrong": "nonsense"} {
-		eventually(t, name+" has "+want, func() bool {
+		eventually.Holds(t, name+" has "+want, func() bool {
 			found, err := b.kube.CoreV1().Nodes().Get(context.Background(), name, metav1.GetOptions{})
 			return err == nil && found.Annotations[overlaynet.AnnotationPrefixes] == want
 		})
@@ -170,7 +161,7 @@ func TestNodesGetPrefixesOldestFirstAndKeepThem(t *testing.T) {
 			t.Errorf("%s", patch.GetPatch())
 		}
 	}
-	eventually(t, "a second look writes nothing", func() bool {
+	eventually.Holds(t, "a second look writes nothing", func() bool {
 		b.kube.ClearActions()
 		if err := b.Reconcile(context.Background()); err != nil {
 			t.Fatal(err)
@@ -315,7 +306,7 @@ func TestOfTwoControllersOneWriteCounts(t *testing.T) {
 	if writes != 1 || refused != 1 {
 		t.Errorf("%d writes, %d refused", writes, refused)
 	}
-	eventually(t, "what was written is seen", func() bool {
+	eventually.Holds(t, "what was written is seen", func() bool {
 		found, err := v1alpha1.FromUnstructured(b.store.List()[0])
 		return err == nil && found.Status.Phase == v1alpha1.PhaseChecking && found.Status.Attempts == 1
 	})

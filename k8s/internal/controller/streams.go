@@ -14,14 +14,17 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
+	"k8s.io/apimachinery/pkg/watch"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
 	"ktsn.io/ktsn/k8s/internal/agent"
+	"ktsn.io/ktsn/k8s/internal/kube"
 	"ktsn.io/ktsn/k8s/internal/stream"
 )
 
@@ -74,13 +77,12 @@ func (c *Controller) followStreams(ctx context.Context) error {
 		c.sayNoStreams(err)
 		return err
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(slim))
-	pods := factory.Core().V1().Pods()
-	work := &streamWork{pods: pods.Lister(), memo: stream.NewMemo()}
-	agent.NotifyUnless(pods.Informer(), c.dirty, isJudgedAlike)
-	podsSynced := pods.Informer().HasSynced
-	factory.Start(ctx.Done())
-	informer, synced := agent.Follow(ctx, c.slow, v1alpha1.Streams, v1alpha1.Typed, c.dirty)
+	pods := kube.Informer(c.podSource(), &corev1.Pod{}, nil, kube.NewShares(podsBound, trimPod, c.sayOver("pods")))
+	work := &streamWork{pods: corelisters.NewPodLister(pods.GetIndexer()), memo: stream.NewMemo()}
+	podsSynced := agent.NotifyUnless(pods, c.dirty, isJudgedAlike)
+	go pods.Run(ctx.Done())
+	shares := kube.NewShares(streamsBound, trimStream, c.sayOver("Streams"))
+	informer, synced := agent.Follow(ctx, c.slow, v1alpha1.Streams, v1alpha1.Typed, shares, c.dirty)
 	work.store = informer.GetStore()
 	if !cache.WaitForCacheSync(ctx.Done(), podsSynced, synced) {
 		return ctx.Err()
@@ -98,14 +100,58 @@ func (c *Controller) sayNoStreams(err error) {
 	c.log.Log(context.Background(), level, "Streams cannot be listed: none is decided about", "error", err)
 }
 
-// slim keeps of a Pod what makes it a talker, and of a Node what is looked at: a Node's list of images alone has some kilobytes.
+// How much of each namespace is kept, so that a user who may write there does not fill the controller's memory. A Stream beyond it gets no
+// verdict, a pod beyond it is no talker.
+var (
+	streamsBound = kube.Bound{Objects: 20_000, Octets: 24 << 20}
+	podsBound    = kube.Bound{Objects: 50_000, Octets: 24 << 20}
+)
+
+// sayOver logs a namespace of which not all objects of a kind are kept.
+func (c *Controller) sayOver(kind string) func(namespace, reason string) {
+	return func(namespace, reason string) {
+		c.log.Warn("a namespace has more than is kept of it; what is left out is not decided about", "kind", kind, "namespace", namespace, "reason", reason)
+	}
+}
+
+// podSource lists and watches the pods of all namespaces.
+func (c *Controller) podSource() cache.ListerWatcher {
+	pods := c.kube.CoreV1().Pods(metav1.NamespaceAll)
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return pods.List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return pods.Watch(ctx, options)
+		},
+	}
+}
+
+// trimPod keeps of a Pod what makes it a talker.
+func trimPod(object runtime.Object) {
+	one, is := object.(*corev1.Pod)
+	if !is {
+		return
+	}
+	one.ObjectMeta = metav1.ObjectMeta{Namespace: one.Namespace, Name: one.Name, UID: one.UID, ResourceVersion: one.ResourceVersion, Labels: one.Labels,
+		DeletionTimestamp: one.DeletionTimestamp, CreationTimestamp: one.CreationTimestamp}
+	one.Spec = corev1.PodSpec{NodeName: one.Spec.NodeName}
+	one.Status = corev1.PodStatus{Phase: one.Status.Phase}
+}
+
+// trimStream leaves out what others write into a Stream's metadata. A write of its status changes none of that.
+func trimStream(object runtime.Object) {
+	one, is := object.(*unstructured.Unstructured)
+	if !is {
+		return
+	}
+	one.SetManagedFields(nil)
+	one.SetAnnotations(nil)
+}
+
+// slim keeps of a Node what is looked at: its list of images alone has some kilobytes.
 func slim(object any) (any, error) {
-	switch one := object.(type) {
-	case *corev1.Pod:
-		one.ManagedFields, one.Annotations = nil, nil
-		one.Spec = corev1.PodSpec{NodeName: one.Spec.NodeName}
-		one.Status = corev1.PodStatus{Phase: one.Status.Phase}
-	case *corev1.Node:
+	if one, is := object.(*corev1.Node); is {
 		one.ManagedFields = nil
 		one.Status = corev1.NodeStatus{Addresses: one.Status.Addresses, Conditions: one.Status.Conditions}
 	}

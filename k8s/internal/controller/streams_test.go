@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
+	"ktsn.io/ktsn/k8s/internal/eventually"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 	"ktsn.io/ktsn/k8s/internal/stream"
 )
@@ -141,7 +142,7 @@ func (b *streamBench) stream(name string) *v1alpha1.Stream {
 // seen waits until the informers have what was written.
 func (b *streamBench) seen(name string) {
 	b.t.Helper()
-	eventually(b.t, "the status is seen", func() bool {
+	eventually.Holds(b.t, "the status is seen", func() bool {
 		object, has, _ := b.work.store.GetByKey("plant/" + name)
 		if !has {
 			return false
@@ -162,7 +163,7 @@ func (b *streamBench) report(node, text string) {
 	if _, err := b.kube.CoreV1().Nodes().Update(context.Background(), found, metav1.UpdateOptions{}); err != nil {
 		b.t.Fatal(err)
 	}
-	eventually(b.t, "the report is seen", func() bool {
+	eventually.Holds(b.t, "the report is seen", func() bool {
 		seen, err := b.nodes.Get(node)
 		return err == nil && seen.Annotations[stream.Annotation] == text
 	})
@@ -228,7 +229,7 @@ func TestANodeThatIsAwayIsNotApplied(t *testing.T) {
 		if _, err := b.kube.CoreV1().Nodes().Update(context.Background(), found, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the condition is seen", func() bool {
+		eventually.Holds(t, "the condition is seen", func() bool {
 			seen, err := b.nodes.Get("a")
 			return err == nil && len(seen.Status.Conditions) == 2 && seen.Status.Conditions[1].Status == c.ready
 		})
@@ -252,7 +253,7 @@ func TestPodsAreKeptSmall(t *testing.T) {
 	if _, err := b.kube.CoreV1().Pods("plant").Update(context.Background(), ended, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end is seen", func() bool {
+	eventually.Holds(t, "the end is seen", func() bool {
 		pod, err := b.work.pods.Pods("plant").Get("talker")
 		return err == nil && pod.Status.Phase == corev1.PodSucceeded
 	})
@@ -316,7 +317,7 @@ func TestWithoutTheResourceNothingIsWrong(t *testing.T) {
 		b.Lead(ctx, nil)
 		close(done)
 	}()
-	eventually(t, "it leads", func() bool { return testutil.ToFloat64(b.metrics.leader) == 1 })
+	eventually.Holds(t, "it leads", func() bool { return testutil.ToFloat64(b.metrics.leader) == 1 })
 	if err := errors.Join(b.Fault(), b.Stuck()); err != nil {
 		t.Error(err)
 	}

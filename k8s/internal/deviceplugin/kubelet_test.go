@@ -169,14 +169,4 @@ func folderFor(t *testing.T) string {
 	return folder
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("never: %s", what)
-}
-
 var errRefused = errors.New("unsupported version")

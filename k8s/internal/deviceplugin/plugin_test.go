@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"ktsn.io/ktsn/k8s/internal/eventually"
 	"ktsn.io/ktsn/k8s/internal/nodeapi"
 )
 
@@ -27,7 +28,7 @@ func TestDevicesAreToldAndFollowTheirHealth(t *testing.T) {
 		request.Endpoint != "ktsn.io-tsn.sock" {
 		t.Errorf("registered as %v", request)
 	}
-	eventually(t, "registered", func() bool { return plugin.Registered() == nil })
+	eventually.Holds(t, "registered", func() bool { return plugin.Registered() == nil })
 	plugin.SetDevices(3, true)
 	k.wantDevices(t, 3, api.Healthy)
 	plugin.SetDevices(3, false)
@@ -46,7 +47,7 @@ func TestAKubeletThatRestartsIsToldAgain(t *testing.T) {
 	k.wantDevices(t, 2, api.Healthy)
 	for life := 2; life <= 4; life++ {
 		k.stop()
-		eventually(t, "told as missing", func() bool { return plugin.Registered() != nil })
+		eventually.Holds(t, "told as missing", func() bool { return plugin.Registered() != nil })
 		k.start(t)
 		k.wantDevices(t, 2, api.Healthy)
 		if k.count() != life {
@@ -65,7 +66,7 @@ func TestAKubeletsNewSocketIsSeen(t *testing.T) {
 	if err := os.Remove(filepath.Join(folder, "ktsn.io-tsn.sock")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "registered again", func() bool { return k.count() == 2 })
+	eventually.Holds(t, "registered again", func() bool { return k.count() == 2 })
 	k.wantDevices(t, 1, api.Healthy)
 }
 
@@ -73,20 +74,20 @@ func TestTheKubeletMayComeLaterOrRefuse(t *testing.T) {
 	folder := folderFor(t)
 	plugin, _ := startPlugin(t, filepath.Join(folder, "device-plugins"), nil)
 	plugin.SetDevices(1, true)
-	eventually(t, "the missing folder is told", func() bool {
+	eventually.Holds(t, "the log names the missing folder", func() bool {
 		err := plugin.Registered()
 		return err != nil && strings.Contains(err.Error(), "is the kubelet running")
 	})
 	if err := os.Mkdir(filepath.Join(folder, "device-plugins"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the missing socket is told", func() bool {
+	eventually.Holds(t, "the log names the missing socket", func() bool {
 		return strings.Contains(plugin.Registered().Error(), "kubelet's socket")
 	})
 	k := &kubelet{folder: filepath.Join(folder, "device-plugins"), lists: make(chan []*api.Device, 64), refuse: errRefused}
 	k.start(t)
 	t.Cleanup(k.stop)
-	eventually(t, "the refusal is told", func() bool {
+	eventually.Holds(t, "the log has the refusal", func() bool {
 		return strings.Contains(plugin.Registered().Error(), errRefused.Error())
 	})
 	k.mutex.Lock()

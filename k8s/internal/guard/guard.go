@@ -20,10 +20,8 @@ import (
 	"sync"
 	"time"
 
-	authentication "k8s.io/api/authentication/v1"
-	authorization "k8s.io/api/authorization/v1"
-
 	"ktsn.io/ktsn/k8s/internal/kube"
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 )
 
 const (
@@ -145,7 +143,7 @@ func (g *Guard) judge(ctx context.Context, address, token, path string) error {
 }
 
 func (g *Guard) ask(ctx context.Context, token, path string) error {
-	review, err := g.kube.ReviewToken(ctx, &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: token}})
+	review, err := g.kube.ReviewToken(ctx, &kinds.TokenReview{Spec: kinds.TokenReviewSpec{Token: token}})
 	if err != nil {
 		return fmt.Errorf("TokenReview: %w", err)
 	}
@@ -153,14 +151,10 @@ func (g *Guard) ask(ctx context.Context, token, path string) error {
 		return errToken
 	}
 	user := review.Status.User
-	extra := make(map[string]authorization.ExtraValue, len(user.Extra))
-	for key, values := range user.Extra {
-		extra[key] = authorization.ExtraValue(values)
-	}
-	access, err := g.kube.ReviewAccess(ctx, &authorization.SubjectAccessReview{
-		Spec: authorization.SubjectAccessReviewSpec{
-			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
-			NonResourceAttributes: &authorization.NonResourceAttributes{Path: path, Verb: "get"},
+	access, err := g.kube.ReviewAccess(ctx, &kinds.SubjectAccessReview{
+		Spec: kinds.SubjectAccessReviewSpec{
+			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: user.Extra,
+			NonResourceAttributes: &kinds.NonResourceAttributes{Path: path, Verb: "get"},
 		},
 	})
 	if err != nil {

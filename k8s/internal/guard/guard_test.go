@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
 
+	"ktsn.io/ktsn/k8s/internal/eventually"
 	"ktsn.io/ktsn/k8s/internal/kube/kubetest"
 )
 
@@ -139,9 +140,7 @@ func TestOneAddressAsksOneQuestionAtATime(t *testing.T) {
 	handler := newGuard(r).Wrap(served)
 	answers := make(chan int)
 	go func() { answers <- status(handler, "GET", "/metrics", "Bearer nobody", "192.0.2.66") }()
-	for deadline := time.Now().Add(20 * time.Second); r.asked.Load() == 0 && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
-	}
+	eventually.Holds(t, "the first is asked about", func() bool { return r.asked.Load() > 0 })
 	for range 20 {
 		if got := status(handler, "GET", "/metrics", "Bearer more", "192.0.2.66"); got != 429 {
 			t.Fatalf("a second question of one address: %d", got)
@@ -184,16 +183,13 @@ func TestConnectionsAreCountedByAddress(t *testing.T) {
 	}
 	bounded.give("192.0.2.1")
 	open[0].Close()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	eventually.Holds(t, "the address has room again", func() bool {
 		answer, err := http.Get("http://" + listener.Addr().String())
 		if err == nil {
 			answer.Body.Close()
-			break
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+		return err == nil
+	})
 }
 
 func TestTheListenerHasACertificate(t *testing.T) {

@@ -40,7 +40,7 @@ const (
 	Library     = "libktsn.so"
 	Preload     = "ld.so.preload"
 	Plugin      = "tsn-cni"
-	packed      = Plugin + ".gz" // in the image, where it is not started
+	packed      = ".gz" // in the image, where neither is used
 	current     = "current"
 	allocations = "allocations.json"
 )
@@ -50,7 +50,7 @@ var versionName = regexp.MustCompile(`^[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}$`)
 
 // Config says from where to where.
 type Config struct {
-	// From holds libktsn.so and tsn-cni.gz; empty: the agent installs nothing.
+	// From holds libktsn.so.gz and tsn-cni.gz; empty: the agent installs nothing.
 	From string
 	// Version of this release.
 	Version string
@@ -111,7 +111,7 @@ func (i *Installer) Install(hasPlugin bool) error {
 }
 
 func (i *Installer) library() error {
-	data, err := os.ReadFile(filepath.Join(i.config.From, Library))
+	data, err := unpack(filepath.Join(i.config.From, Library+packed))
 	if err != nil {
 		return fmt.Errorf("--install-from: %w", err)
 	}
@@ -156,7 +156,7 @@ func (i *Installer) plugin() error {
 	if before != (stamp{}) && before == i.right {
 		return nil
 	}
-	data, err := unpack(filepath.Join(i.config.From, packed))
+	data, err := unpack(filepath.Join(i.config.From, Plugin+packed))
 	if err != nil {
 		return fmt.Errorf("--install-from: %w", err)
 	}

@@ -40,16 +40,17 @@ func newNode(t *testing.T) *node {
 }
 
 func (n *node) image(library, plugin string) {
-	n.write(filepath.Join(n.config.From, Library), library)
-	var file bytes.Buffer
-	writer := gzip.NewWriter(&file)
-	if _, err := writer.Write([]byte(plugin)); err != nil {
-		n.t.Fatal(err)
+	for name, text := range map[string]string{Library: library, Plugin: plugin} {
+		var file bytes.Buffer
+		writer := gzip.NewWriter(&file)
+		if _, err := writer.Write([]byte(text)); err != nil {
+			n.t.Fatal(err)
+		}
+		if err := writer.Close(); err != nil {
+			n.t.Fatal(err)
+		}
+		n.write(filepath.Join(n.config.From, name+packed), file.String())
 	}
-	if err := writer.Close(); err != nil {
-		n.t.Fatal(err)
-	}
-	n.write(filepath.Join(n.config.From, packed), file.String())
 }
 
 func (n *node) write(path, text string) {
@@ -149,23 +150,19 @@ func TestOnlyAChangedPluginIsUnpacked(t *testing.T) {
 	n := newNode(t)
 	n.install()
 	n.install() // reads what it has written
-	whole, err := os.ReadFile(filepath.Join(n.config.From, packed))
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.write(filepath.Join(n.config.From, packed), "damaged")
+	n.write(filepath.Join(n.config.From, Plugin+packed), "damaged")
 	n.install()
 	path := filepath.Join(n.config.CNIBinDir, Plugin)
 	for name, change := range map[string]func() error{
 		"other contents of the same length": func() error { return os.WriteFile(path, []byte("plugin eno"), 0o755) },
 		"another mode":                      func() error { return os.Chmod(path, 0o700) },
-		"another file":                      func() error { return os.Rename(filepath.Join(n.config.From, Library), path) },
+		"another file":                      func() error { return os.Rename(filepath.Join(n.config.From, Library+packed), path) },
 		"none":                              func() error { return os.Remove(path) },
 	} {
 		n.image("library one", "plugin one")
 		n.install()
 		n.install()
-		n.write(filepath.Join(n.config.From, packed), "damaged")
+		n.write(filepath.Join(n.config.From, Plugin+packed), "damaged")
 		time.Sleep(20 * time.Millisecond) // older kernels stamp changes by their tick
 		if err := change(); err != nil {
 			t.Fatal(err)
@@ -173,8 +170,7 @@ func TestOnlyAChangedPluginIsUnpacked(t *testing.T) {
 		if err := n.installer.Install(true); err == nil {
 			t.Errorf("%s: not seen", name)
 		}
-		n.write(filepath.Join(n.config.From, packed), string(whole))
-		n.write(filepath.Join(n.config.From, Library), "library one")
+		n.image("library one", "plugin one")
 		n.install()
 		n.want(path, "plugin one", 0o755)
 	}
@@ -235,14 +231,14 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		damage func(*node)
 		text   string
 	}{
-		"no library":    {func(n *node) { n.t.Helper(); _ = os.Remove(filepath.Join(n.config.From, Library)) }, "--install-from:"},
-		"no plugin":     {func(n *node) { _ = os.Remove(filepath.Join(n.config.From, packed)) }, "--install-from:"},
-		"not packed":    {func(n *node) { n.write(filepath.Join(n.config.From, packed), "plugin") }, packed},
-		"cut plugin":    {func(n *node) { _ = os.Truncate(filepath.Join(n.config.From, packed), 20) }, packed + ": unexpected EOF"},
+		"no library":    {func(n *node) { n.t.Helper(); _ = os.Remove(filepath.Join(n.config.From, Library+packed)) }, "--install-from:"},
+		"no plugin":     {func(n *node) { _ = os.Remove(filepath.Join(n.config.From, Plugin+packed)) }, "--install-from:"},
+		"not packed":    {func(n *node) { n.write(filepath.Join(n.config.From, Plugin+packed), "plugin") }, Plugin + packed},
+		"cut plugin":    {func(n *node) { _ = os.Truncate(filepath.Join(n.config.From, Plugin+packed), 20) }, Plugin + packed + ": unexpected EOF"},
 		"no bin folder": {func(n *node) { _ = os.Remove(n.config.CNIBinDir) }, "--cni-bin-dir:"},
 		"no conf":       {func(n *node) { n.config.CNIConf = "/nowhere/10-x.conf" }, "--cni-conf:"},
 		"conf is no JSON": {func(n *node) {
-			n.config.CNIConf = filepath.Join(n.config.From, packed)
+			n.config.CNIConf = filepath.Join(n.config.From, Plugin+packed)
 		}, "is not JSON"},
 		"no conf folder": {func(n *node) {
 			n.config.CNIConf = filepath.Join(n.config.From, "x.conf")

@@ -3,17 +3,15 @@
 // Package kube is what the node agent asks of Kubernetes' own resources, with the types that it reads and no others.
 //
 // In: how the API server is reached. Out: an API. client-go's own set of clients has all types of Kubernetes, which makes the agent twice
-// as large.
+// as large; its recorder of events and its listers have those of k8s.io/api.
 package kube
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"strings"
 
-	authentication "k8s.io/api/authentication/v1"
-	authorization "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
-	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -21,20 +19,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 )
 
 // API is what the agent asks.
 type API interface {
 	Reviews
 	Discovery
-	record.EventSink
+	// Tell makes an Event.
+	Tell(ctx context.Context, event *kinds.Event) error
 	// PatchNode changes a Node by a merge patch.
 	PatchNode(ctx context.Context, name string, patch []byte) error
 	// Source lists and watches nodes, pods or networkpolicies of all namespaces; of those with these fields alone, where given.
@@ -43,8 +42,8 @@ type API interface {
 
 // Reviews are questions about users.
 type Reviews interface {
-	ReviewToken(ctx context.Context, review *authentication.TokenReview) (*authentication.TokenReview, error)
-	ReviewAccess(ctx context.Context, review *authorization.SubjectAccessReview) (*authorization.SubjectAccessReview, error)
+	ReviewToken(ctx context.Context, review *kinds.TokenReview) (*kinds.TokenReview, error)
+	ReviewAccess(ctx context.Context, review *kinds.SubjectAccessReview) (*kinds.SubjectAccessReview, error)
 }
 
 // Discovery says which kinds the API server has.
@@ -53,14 +52,31 @@ type Discovery interface {
 	ServerResourcesForGroupVersion(groupVersion string) (*metav1.APIResourceList, error)
 }
 
-// Scheme has the types of this package.
-var Scheme = runtime.NewScheme()
+// The groups that are asked, each in version v1.
+var (
+	core           = schema.GroupVersion{Version: "v1"}
+	networking     = schema.GroupVersion{Group: "networking.k8s.io", Version: "v1"}
+	authentication = schema.GroupVersion{Group: "authentication.k8s.io", Version: "v1"}
+	authorization  = schema.GroupVersion{Group: "authorization.k8s.io", Version: "v1"}
+)
+
+// scheme has the kinds that are read and written.
+var scheme = runtime.NewScheme()
 
 func init() {
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networking.AddToScheme, authentication.AddToScheme, authorization.AddToScheme} {
-		utilruntime.Must(add(Scheme))
+	for kind, object := range map[schema.GroupVersionKind]runtime.Object{
+		core.WithKind("Node"): &kinds.Node{}, core.WithKind("NodeList"): &kinds.List[kinds.Node]{},
+		core.WithKind("Pod"): &kinds.Pod{}, core.WithKind("PodList"): &kinds.List[kinds.Pod]{},
+		core.WithKind("Event"):               &kinds.Event{},
+		networking.WithKind("NetworkPolicy"): &kinds.NetworkPolicy{}, networking.WithKind("NetworkPolicyList"): &kinds.List[kinds.NetworkPolicy]{},
+		authentication.WithKind("TokenReview"):        &kinds.TokenReview{},
+		authorization.WithKind("SubjectAccessReview"): &kinds.SubjectAccessReview{},
+	} {
+		scheme.AddKnownTypeWithName(kind, object)
 	}
-	metav1.AddToGroupVersion(Scheme, schema.GroupVersion{Version: "v1"})
+	for _, version := range []schema.GroupVersion{core, networking, authentication, authorization} {
+		metav1.AddToGroupVersion(scheme, version)
+	}
 }
 
 // clients is the API by HTTP: one client for each group.
@@ -81,8 +97,7 @@ func New(config *rest.Config) (API, error) {
 	}
 	c := &clients{}
 	for version, into := range map[schema.GroupVersion]*rest.Interface{
-		corev1.SchemeGroupVersion: &c.core, networking.SchemeGroupVersion: &c.networking,
-		authentication.SchemeGroupVersion: &c.authentication, authorization.SchemeGroupVersion: &c.authorization,
+		core: &c.core, networking: &c.networking, authentication: &c.authentication, authorization: &c.authorization,
 	} {
 		if *into, err = group(shared, connections, version); err != nil {
 			return nil, err
@@ -97,7 +112,7 @@ func group(shared *rest.Config, connections *http.Client, version schema.GroupVe
 	if version.Group == "" {
 		config.APIPath = "/api"
 	}
-	config.NegotiatedSerializer = serializer.NewCodecFactory(Scheme).WithoutConversion()
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	return rest.RESTClientForConfigAndClient(config, connections)
 }
 
@@ -113,13 +128,13 @@ func (c *clients) Source(resource string, selector fields.Selector) cache.Lister
 	return cache.NewListWatchFromClient(client, resource, metav1.NamespaceAll, selector)
 }
 
-func (c *clients) ReviewToken(ctx context.Context, review *authentication.TokenReview) (*authentication.TokenReview, error) {
-	answer := &authentication.TokenReview{}
+func (c *clients) ReviewToken(ctx context.Context, review *kinds.TokenReview) (*kinds.TokenReview, error) {
+	answer := &kinds.TokenReview{}
 	return answer, c.authentication.Post().Resource("tokenreviews").Body(review).Do(ctx).Into(answer)
 }
 
-func (c *clients) ReviewAccess(ctx context.Context, review *authorization.SubjectAccessReview) (*authorization.SubjectAccessReview, error) {
-	answer := &authorization.SubjectAccessReview{}
+func (c *clients) ReviewAccess(ctx context.Context, review *kinds.SubjectAccessReview) (*kinds.SubjectAccessReview, error) {
+	answer := &kinds.SubjectAccessReview{}
 	return answer, c.authorization.Post().Resource("subjectaccessreviews").Body(review).Do(ctx).Into(answer)
 }
 
@@ -133,25 +148,16 @@ func (c *clients) ServerResourcesForGroupVersion(groupVersion string) (*metav1.A
 	return answer, c.core.Get().AbsPath("/apis", groupVersion).Do(context.Background()).Into(answer)
 }
 
-// Create, Update and Patch write events.
-func (c *clients) Create(event *corev1.Event) (*corev1.Event, error) {
-	answer := &corev1.Event{}
-	return answer, c.core.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(context.Background()).Into(answer)
+func (c *clients) Tell(ctx context.Context, event *kinds.Event) error {
+	return c.core.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Error()
 }
 
-func (c *clients) Update(event *corev1.Event) (*corev1.Event, error) {
-	answer := &corev1.Event{}
-	return answer, c.core.Put().Namespace(event.Namespace).Resource("events").Name(event.Name).Body(event).Do(context.Background()).Into(answer)
-}
-
-func (c *clients) Patch(event *corev1.Event, patch []byte) (*corev1.Event, error) {
-	answer := &corev1.Event{}
-	return answer, c.core.Patch(types.StrategicMergePatchType).Namespace(event.Namespace).Resource("events").Name(event.Name).
-		Body(patch).Do(context.Background()).Into(answer)
-}
-
-// Informer follows what a source has, as objects of one type.
-func Informer(source cache.ListerWatcher, of runtime.Object, transform cache.TransformFunc) cache.SharedIndexInformer {
+// Informer follows what a source has, as objects of one type. With `shares` it keeps no more of each namespace than their bound; nil: everything,
+// for objects that no user of a namespace can write.
+func Informer(source cache.ListerWatcher, of runtime.Object, transform cache.TransformFunc, shares *Shares) cache.SharedIndexInformer {
+	if shares != nil {
+		source = boundedSource(source, shares)
+	}
 	informer := cache.NewSharedIndexInformer(source, of, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	if err := informer.SetTransform(transform); err != nil {
 		panic(err) // only of an informer that has started
@@ -159,8 +165,9 @@ func Informer(source cache.ListerWatcher, of runtime.Object, transform cache.Tra
 	return informer
 }
 
-// Custom follows all objects of one kind, of every namespace. Its store has what `transform` makes of the objects; nil: the objects.
-func Custom(client dynamic.Interface, kind schema.GroupVersionResource, transform cache.TransformFunc) cache.SharedIndexInformer {
+// Custom follows all objects of one kind, of every namespace. Its store has what `transform` makes of the objects; nil: the objects. `shares` is as
+// for Informer.
+func Custom(client dynamic.Interface, kind schema.GroupVersionResource, transform cache.TransformFunc, shares *Shares) cache.SharedIndexInformer {
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			return client.Resource(kind).List(ctx, options)
@@ -169,5 +176,29 @@ func Custom(client dynamic.Interface, kind schema.GroupVersionResource, transfor
 			return client.Resource(kind).Watch(ctx, options)
 		},
 	}
-	return Informer(source, &unstructured.Unstructured{}, transform)
+	return Informer(source, &unstructured.Unstructured{}, transform, shares)
+}
+
+// Kept are the objects that an informer keeps.
+type Kept[T any] struct{ Store cache.Store }
+
+// List returns all of them.
+func (k Kept[T]) List() []*T {
+	var found []*T
+	for _, object := range k.Store.List() {
+		if one, is := object.(*T); is {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
+// Get returns the one that is called NAMESPACE/NAME, or NAME where it has no namespace.
+func (k Kept[T]) Get(key string) (*T, error) {
+	object, isThere, err := k.Store.GetByKey(key)
+	one, is := object.(*T)
+	if err == nil && (!isThere || !is) {
+		err = fmt.Errorf("the API server has listed no %s %s", strings.TrimPrefix(fmt.Sprintf("%T", *new(T)), "kinds."), key)
+	}
+	return one, err
 }

@@ -37,6 +37,7 @@ func Load(file, program string) (*rest.Config, error) {
 	config, err := load(file)
 	if err == nil {
 		config.UserAgent = program + "/" + nodeapi.Version
+		config.Wrap(kube.CapLists)
 	}
 	return config, err
 }

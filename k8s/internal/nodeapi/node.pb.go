@@ -2510,6 +2510,9 @@ type AttachmentStatistics struct {
 	DeferredFailed    uint64                 `protobuf:"varint,71,opt,name=deferred_failed,json=deferredFailed,proto3" json:"deferred_failed,omitempty"`                                                                           // of the sent ones: the device did not take them from that thread
 	Deferral          *Deferral              `protobuf:"bytes,72,opt,name=deferral,proto3" json:"deferral,omitempty"`                                                                                                              // absent: its frames leave by the worker
 	Receive           *ReceiveStatistics     `protobuf:"bytes,80,opt,name=receive,proto3" json:"receive,omitempty"`                                                                                                                // absent: receive = kernel, and nothing was counted
+	KernelSent        uint64                 `protobuf:"varint,90,opt,name=kernel_sent,json=kernelSent,proto3" json:"kernel_sent,omitempty"`                                                                                       // of the bypassed ones: the kernel sent them at their transmit times, through the programs' sockets
+	Passed            uint64                 `protobuf:"varint,92,opt,name=passed,proto3" json:"passed,omitempty"`                                                                                                                 // of the taken ones: left to the kernel after all, and counted among the bypassed ones, too
+	KernelDropped     map[string]uint64      `protobuf:"bytes,91,rep,name=kernel_dropped,json=kernelDropped,proto3" json:"kernel_dropped,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`    // of the bypassed ones: the kernel was to send them so, and did not
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -2694,6 +2697,27 @@ func (x *AttachmentStatistics) GetDeferral() *Deferral {
 func (x *AttachmentStatistics) GetReceive() *ReceiveStatistics {
 	if x != nil {
 		return x.Receive
+	}
+	return nil
+}
+
+func (x *AttachmentStatistics) GetKernelSent() uint64 {
+	if x != nil {
+		return x.KernelSent
+	}
+	return 0
+}
+
+func (x *AttachmentStatistics) GetPassed() uint64 {
+	if x != nil {
+		return x.Passed
+	}
+	return 0
+}
+
+func (x *AttachmentStatistics) GetKernelDropped() map[string]uint64 {
+	if x != nil {
+		return x.KernelDropped
 	}
 	return nil
 }
@@ -3806,7 +3830,8 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x11ReceiveStatistics\x12.\n" +
 	"\x06counts\x18\x01 \x01(\v2\x16.ktsn.v1.ReceiveCountsR\x06counts\x12\x1c\n" +
 	"\tprocesses\x18\x02 \x01(\rR\tprocesses\x12)\n" +
-	"\x10granted_permille\x18\x03 \x01(\rR\x0fgrantedPermille\"\xd5\b\n" +
+	"\x10granted_permille\x18\x03 \x01(\rR\x0fgrantedPermille\"\xa9\n" +
+	"\n" +
 	"\x14AttachmentStatistics\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05taken\x18\x02 \x01(\x04R\x05taken\x12\x12\n" +
@@ -3833,7 +3858,11 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\bdeferred\x18F \x01(\x04R\bdeferred\x12'\n" +
 	"\x0fdeferred_failed\x18G \x01(\x04R\x0edeferredFailed\x12-\n" +
 	"\bdeferral\x18H \x01(\v2\x11.ktsn.v1.DeferralR\bdeferral\x124\n" +
-	"\areceive\x18P \x01(\v2\x1a.ktsn.v1.ReceiveStatisticsR\areceive\x1a:\n" +
+	"\areceive\x18P \x01(\v2\x1a.ktsn.v1.ReceiveStatisticsR\areceive\x12\x1f\n" +
+	"\vkernel_sent\x18Z \x01(\x04R\n" +
+	"kernelSent\x12\x16\n" +
+	"\x06passed\x18\\ \x01(\x04R\x06passed\x12W\n" +
+	"\x0ekernel_dropped\x18[ \x03(\v20.ktsn.v1.AttachmentStatistics.KernelDroppedEntryR\rkernelDropped\x1a:\n" +
 	"\fDroppedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a;\n" +
@@ -3841,6 +3870,9 @@ const file_ktsn_v1_node_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1aA\n" +
 	"\x13ClientsRefusedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a@\n" +
+	"\x12KernelDroppedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x96\x04\n" +
 	"\x10WorkerStatistics\x12\x16\n" +
@@ -3961,7 +3993,7 @@ func file_ktsn_v1_node_proto_rawDescGZIP() []byte {
 	return file_ktsn_v1_node_proto_rawDescData
 }
 
-var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_ktsn_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_ktsn_v1_node_proto_goTypes = []any{
 	(*VxlanPeer)(nil),              // 0: ktsn.v1.VxlanPeer
 	(*SetPeersRequest)(nil),        // 1: ktsn.v1.SetPeersRequest
@@ -4016,7 +4048,8 @@ var file_ktsn_v1_node_proto_goTypes = []any{
 	nil,                            // 50: ktsn.v1.AttachmentStatistics.DroppedEntry
 	nil,                            // 51: ktsn.v1.AttachmentStatistics.BypassedEntry
 	nil,                            // 52: ktsn.v1.AttachmentStatistics.ClientsRefusedEntry
-	nil,                            // 53: ktsn.v1.PortStatistics.RefusedEntry
+	nil,                            // 53: ktsn.v1.AttachmentStatistics.KernelDroppedEntry
+	nil,                            // 54: ktsn.v1.PortStatistics.RefusedEntry
 }
 var file_ktsn_v1_node_proto_depIdxs = []int32{
 	0,  // 0: ktsn.v1.SetPeersRequest.peers:type_name -> ktsn.v1.VxlanPeer
@@ -4051,43 +4084,44 @@ var file_ktsn_v1_node_proto_depIdxs = []int32{
 	33, // 29: ktsn.v1.AttachmentStatistics.capture_lag:type_name -> ktsn.v1.Histogram
 	35, // 30: ktsn.v1.AttachmentStatistics.deferral:type_name -> ktsn.v1.Deferral
 	36, // 31: ktsn.v1.AttachmentStatistics.receive:type_name -> ktsn.v1.ReceiveStatistics
-	40, // 32: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
-	53, // 33: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
-	37, // 34: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
-	38, // 35: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
-	39, // 36: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
-	37, // 37: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
-	44, // 38: ktsn.v1.HealthReply.threads:type_name -> ktsn.v1.ThreadState
-	45, // 39: ktsn.v1.HealthReply.clock:type_name -> ktsn.v1.ClockState
-	11, // 40: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
-	13, // 41: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
-	1,  // 42: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
-	3,  // 43: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
-	9,  // 44: ktsn.v1.Node.SetPolicies:input_type -> ktsn.v1.SetPoliciesRequest
-	15, // 45: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
-	26, // 46: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
-	28, // 47: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
-	31, // 48: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
-	32, // 49: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
-	42, // 50: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
-	46, // 51: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
-	12, // 52: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
-	14, // 53: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
-	2,  // 54: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
-	4,  // 55: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
-	10, // 56: ktsn.v1.Node.SetPolicies:output_type -> ktsn.v1.SetPoliciesReply
-	22, // 57: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
-	27, // 58: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
-	29, // 59: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
-	41, // 60: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
-	41, // 61: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
-	43, // 62: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
-	47, // 63: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
-	52, // [52:64] is the sub-list for method output_type
-	40, // [40:52] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	53, // 32: ktsn.v1.AttachmentStatistics.kernel_dropped:type_name -> ktsn.v1.AttachmentStatistics.KernelDroppedEntry
+	40, // 33: ktsn.v1.PortStatistics.stream_filters:type_name -> ktsn.v1.StreamFilterStatistics
+	54, // 34: ktsn.v1.PortStatistics.refused:type_name -> ktsn.v1.PortStatistics.RefusedEntry
+	37, // 35: ktsn.v1.StatisticsReply.attachments:type_name -> ktsn.v1.AttachmentStatistics
+	38, // 36: ktsn.v1.StatisticsReply.workers:type_name -> ktsn.v1.WorkerStatistics
+	39, // 37: ktsn.v1.StatisticsReply.ports:type_name -> ktsn.v1.PortStatistics
+	37, // 38: ktsn.v1.StatisticsReply.detached:type_name -> ktsn.v1.AttachmentStatistics
+	44, // 39: ktsn.v1.HealthReply.threads:type_name -> ktsn.v1.ThreadState
+	45, // 40: ktsn.v1.HealthReply.clock:type_name -> ktsn.v1.ClockState
+	11, // 41: ktsn.v1.Node.Attach:input_type -> ktsn.v1.AttachRequest
+	13, // 42: ktsn.v1.Node.Detach:input_type -> ktsn.v1.DetachRequest
+	1,  // 43: ktsn.v1.Node.SetPeers:input_type -> ktsn.v1.SetPeersRequest
+	3,  // 44: ktsn.v1.Node.GetPeers:input_type -> ktsn.v1.GetPeersRequest
+	9,  // 45: ktsn.v1.Node.SetPolicies:input_type -> ktsn.v1.SetPoliciesRequest
+	15, // 46: ktsn.v1.Node.List:input_type -> ktsn.v1.ListRequest
+	26, // 47: ktsn.v1.Node.ApplySchedule:input_type -> ktsn.v1.ApplyScheduleRequest
+	28, // 48: ktsn.v1.Node.GetSchedule:input_type -> ktsn.v1.GetScheduleRequest
+	31, // 49: ktsn.v1.Node.Statistics:input_type -> ktsn.v1.StatisticsRequest
+	32, // 50: ktsn.v1.Node.WatchStatistics:input_type -> ktsn.v1.WatchStatisticsRequest
+	42, // 51: ktsn.v1.Node.Health:input_type -> ktsn.v1.HealthRequest
+	46, // 52: ktsn.v1.Node.Version:input_type -> ktsn.v1.VersionRequest
+	12, // 53: ktsn.v1.Node.Attach:output_type -> ktsn.v1.AttachReply
+	14, // 54: ktsn.v1.Node.Detach:output_type -> ktsn.v1.DetachReply
+	2,  // 55: ktsn.v1.Node.SetPeers:output_type -> ktsn.v1.SetPeersReply
+	4,  // 56: ktsn.v1.Node.GetPeers:output_type -> ktsn.v1.GetPeersReply
+	10, // 57: ktsn.v1.Node.SetPolicies:output_type -> ktsn.v1.SetPoliciesReply
+	22, // 58: ktsn.v1.Node.List:output_type -> ktsn.v1.ListReply
+	27, // 59: ktsn.v1.Node.ApplySchedule:output_type -> ktsn.v1.ApplyScheduleReply
+	29, // 60: ktsn.v1.Node.GetSchedule:output_type -> ktsn.v1.GetScheduleReply
+	41, // 61: ktsn.v1.Node.Statistics:output_type -> ktsn.v1.StatisticsReply
+	41, // 62: ktsn.v1.Node.WatchStatistics:output_type -> ktsn.v1.StatisticsReply
+	43, // 63: ktsn.v1.Node.Health:output_type -> ktsn.v1.HealthReply
+	47, // 64: ktsn.v1.Node.Version:output_type -> ktsn.v1.VersionReply
+	53, // [53:65] is the sub-list for method output_type
+	41, // [41:53] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_ktsn_v1_node_proto_init() }
@@ -4108,7 +4142,7 @@ func file_ktsn_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ktsn_v1_node_proto_rawDesc), len(file_ktsn_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   54,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

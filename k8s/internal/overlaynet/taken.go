@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 )
 
 // Claim is a range that is in use outside the TSN network.
@@ -18,7 +18,7 @@ type Claim struct {
 }
 
 // ClaimsOf returns the ranges that a Node uses: its addresses, and its pods' range on the default network. It leaves out what it cannot read.
-func ClaimsOf(node *corev1.Node) []Claim {
+func ClaimsOf(node *kinds.Node) []Claim {
 	var claims []Claim
 	for _, one := range node.Status.Addresses {
 		if address, err := netip.ParseAddr(one.Address); err == nil { // else a name

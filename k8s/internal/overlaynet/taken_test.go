@@ -7,16 +7,17 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 )
 
 func TestARangeThatIsSomebodyElsesIsRefused(t *testing.T) {
-	node := &corev1.Node{
+	node := &kinds.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "kn1"},
-		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.244.1.0/24", "fd01:0:0:1::/64"}},
-		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-			{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeHostName, Address: "kn1"},
+		Spec:       kinds.NodeSpec{PodCIDRs: []string{"10.244.1.0/24", "fd01:0:0:1::/64"}},
+		Status: kinds.NodeStatus{Addresses: []kinds.NodeAddress{
+			{Type: kinds.NodeInternalIP, Address: "192.0.2.1"}, {Type: kinds.NodeHostName, Address: "kn1"},
 		}},
 	}
 	claims := append(ClaimsOf(node), HostClaim("the API server's service", netip.MustParseAddr("10.96.0.1")))
@@ -36,7 +37,7 @@ func TestARangeThatIsSomebodyElsesIsRefused(t *testing.T) {
 	if err := CheckFree(prefixes("10.99.0.0/16", "fd99::/48"), claims); err != nil {
 		t.Errorf("free: %v", err)
 	}
-	old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Spec: corev1.NodeSpec{PodCIDR: "10.99.7.0/24"}}
+	old := &kinds.Node{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Spec: kinds.NodeSpec{PodCIDR: "10.99.7.0/24"}}
 	if err := CheckFree(prefixes("10.99.0.0/16"), ClaimsOf(old)); err == nil {
 		t.Error("the range of a Node that has only the older field")
 	}

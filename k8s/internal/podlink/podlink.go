@@ -2,13 +2,14 @@
 
 // Package podlink makes a pod's routed interface.
 //
-// In: the pod's namespace, names, addresses, prefixes to reach. Out: a veth pair whose pod end has its addresses as host addresses and
-// routes to the prefixes through a link-local next hop at the host end; the host has one route to each address.
+// In: the pod's namespace, names, addresses, prefixes to reach. Out: a veth pair (Make), whose pod end then gets its addresses as host
+// addresses and routes to the prefixes through a link-local next hop at the host end; the host has one route to each address (Configure).
 //
 //	pod:  10.99.1.7/32 on IFNAME, 10.99.0.0/16 via 169.254.1.1, neighbour 169.254.1.1 = MAC of the host end
 //	host: 169.254.1.1/32 on ktsnHASH, 10.99.1.7/32 on it, neighbour 10.99.1.7 = MAC of the pod end
 //
-// Deleting the host end removes everything. This package never touches another link, another route or a default route of the pod.
+// Deleting the host end removes everything. The host's neighbour entries are not permanent, and the pod end announces a new MAC address: a
+// later plugin of the chain may set one. This package never touches another link, another route or a default route of the pod.
 package podlink
 
 import (
@@ -53,14 +54,15 @@ type Spec struct {
 	Host      string // on the node
 	MTU       int    // octets; 0: Ethernet's
 	MAC       net.HardwareAddr
-	Addresses []net.IP
-	Routes    []*net.IPNet // prefixes behind the next hop
 }
 
-// Link is what Make has made.
+// Link is what Make has made. Close frees its sockets, and leaves the link as it is.
 type Link struct {
 	HostMAC, PodMAC net.HardwareAddr
 	MTU             int
+
+	ends      *ends
+	host, pod netlink.Link
 }
 
 // ErrExists says that the pod has an interface of that name that tsn-cni did not make.
@@ -107,28 +109,38 @@ func RandomMAC() net.HardwareAddr {
 // MTU in octets where the configuration names none: Ethernet's.
 const mtuDefault = 1500
 
-// Make makes the link and everything on it. After an error a part of it may exist: Delete removes it.
+// Make makes the link, both ends up and without addresses. After an error a part of it may exist: Delete removes it.
 func Make(spec Spec) (*Link, error) {
 	e, err := open(spec.Netns)
 	if err != nil {
 		return nil, err
 	}
-	defer e.close()
-	link := &Link{HostMAC: RandomMAC(), PodMAC: spec.MAC, MTU: spec.MTU}
+	link := &Link{HostMAC: RandomMAC(), PodMAC: spec.MAC, MTU: spec.MTU, ends: e}
 	if link.PodMAC == nil {
 		link.PodMAC = RandomMAC()
 	}
 	if link.MTU == 0 {
 		link.MTU = mtuDefault
 	}
-	host, pod, err := e.pair(spec, link)
-	if err != nil || len(spec.Addresses) == 0 {
-		return link, err
-	}
-	if err := e.address(spec, link, host, pod); err != nil {
+	if link.host, link.pod, err = e.pair(spec, link); err != nil {
+		link.Close()
 		return nil, err
 	}
-	return link, e.route(spec, link, host, pod)
+	return link, nil
+}
+
+// Close frees the link's sockets.
+func (l *Link) Close() { l.ends.close() }
+
+// Configure sets the pod's addresses, its routes to the prefixes, and the node's routes to the addresses.
+func (l *Link) Configure(addresses []net.IP, prefixes []*net.IPNet) error {
+	if len(addresses) == 0 {
+		return nil
+	}
+	if err := l.address(addresses); err != nil {
+		return err
+	}
+	return l.route(addresses, prefixes)
 }
 
 // pair makes both ends, up.
@@ -151,54 +163,51 @@ func (e *ends) pair(spec Spec, link *Link) (host, pod netlink.Link, err error) {
 	return veth, pod, nil
 }
 
-func (e *ends) address(spec Spec, link *Link, host, pod netlink.Link) error {
-	for _, address := range spec.Addresses {
-		if address.To4() == nil {
-			if err := enableIPv6(e.namespace, spec.Interface); err != nil {
-				return err
-			}
-			break
-		}
+func (l *Link) address(addresses []net.IP) error {
+	name := l.pod.Attrs().Name
+	if err := prepare(l.ends.namespace, name, families(addresses)); err != nil {
+		return err
 	}
-	for _, address := range spec.Addresses {
+	for _, address := range addresses {
 		own := &netlink.Addr{IPNet: HostAddress(address), Flags: unix.IFA_F_NODAD}
-		if err := e.pod.AddrAdd(pod, own); err != nil {
-			return fmt.Errorf("address %s on %s: %w", address, spec.Interface, err)
+		if err := l.ends.pod.AddrAdd(l.pod, own); err != nil {
+			return fmt.Errorf("address %s on %s: %w", address, name, err)
 		}
 	}
-	for _, family := range families(spec.Addresses) {
+	for _, family := range families(addresses) {
 		hop := &netlink.Addr{IPNet: HostAddress(family), Flags: unix.IFA_F_NODAD, Scope: unix.RT_SCOPE_LINK}
-		if err := e.host.AddrAdd(host, hop); err != nil {
-			return fmt.Errorf("address %s on %s: %w", family, spec.Host, err)
+		if err := l.ends.host.AddrAdd(l.host, hop); err != nil {
+			return fmt.Errorf("address %s on %s: %w", family, l.host.Attrs().Name, err)
 		}
-		if err := neighbour(e.pod, pod, family, link.HostMAC); err != nil {
+		if err := neighbour(l.ends.pod, l.pod, family, l.HostMAC, netlink.NUD_PERMANENT); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *ends) route(spec Spec, link *Link, host, pod netlink.Link) error {
-	for _, address := range spec.Addresses {
-		if err := neighbour(e.host, host, address, link.PodMAC); err != nil {
+func (l *Link) route(addresses []net.IP, prefixes []*net.IPNet) error {
+	for _, address := range addresses {
+		if err := neighbour(l.ends.host, l.host, address, l.PodMAC, netlink.NUD_REACHABLE); err != nil {
 			return err
 		}
-		route := &netlink.Route{LinkIndex: host.Attrs().Index, Dst: HostAddress(address), Scope: unix.RT_SCOPE_LINK}
-		if err := e.host.RouteAdd(route); err != nil {
-			return fmt.Errorf("route of the node to %s by %s: %w%s", address, spec.Host, err, another(err))
+		route := &netlink.Route{LinkIndex: l.host.Attrs().Index, Dst: HostAddress(address), Scope: unix.RT_SCOPE_LINK}
+		if err := l.ends.host.RouteAdd(route); err != nil {
+			return fmt.Errorf("route of the node to %s by %s: %w%s", address, l.host.Attrs().Name, err, another(err))
 		}
 	}
 	// The node sends from the next hop's address. Another interface of tsn-cni in the pod may have the route already: it leads to the same node.
-	if hops := families(spec.Addresses); len(hops) > 0 && hops[0].To4() != nil {
-		back := &netlink.Route{LinkIndex: pod.Attrs().Index, Dst: HostAddress(NextHop4), Scope: unix.RT_SCOPE_LINK}
-		if err := e.pod.RouteAdd(back); err != nil && !errors.Is(err, syscall.EEXIST) {
-			return fmt.Errorf("route of the pod to %s by %s: %w", NextHop4, spec.Interface, err)
+	name := l.pod.Attrs().Name
+	if hops := families(addresses); len(hops) > 0 && hops[0].To4() != nil {
+		back := &netlink.Route{LinkIndex: l.pod.Attrs().Index, Dst: HostAddress(NextHop4), Scope: unix.RT_SCOPE_LINK}
+		if err := l.ends.pod.RouteAdd(back); err != nil && !errors.Is(err, syscall.EEXIST) {
+			return fmt.Errorf("route of the pod to %s by %s: %w", NextHop4, name, err)
 		}
 	}
-	for _, prefix := range spec.Routes {
-		route := &netlink.Route{LinkIndex: pod.Attrs().Index, Dst: prefix, Gw: NextHop(prefix.IP), Flags: int(netlink.FLAG_ONLINK)}
-		if err := e.pod.RouteAdd(route); err != nil {
-			return fmt.Errorf("route of the pod to %s by %s: %w%s", prefix, spec.Interface, err, another(err))
+	for _, prefix := range prefixes {
+		route := &netlink.Route{LinkIndex: l.pod.Attrs().Index, Dst: prefix, Gw: NextHop(prefix.IP), Flags: int(netlink.FLAG_ONLINK)}
+		if err := l.ends.pod.RouteAdd(route); err != nil {
+			return fmt.Errorf("route of the pod to %s by %s: %w%s", prefix, name, err, another(err))
 		}
 	}
 	return nil
@@ -211,13 +220,13 @@ func another(err error) string {
 	return ""
 }
 
-func neighbour(handle *netlink.Handle, link netlink.Link, address net.IP, mac net.HardwareAddr) error {
+func neighbour(handle *netlink.Handle, link netlink.Link, address net.IP, mac net.HardwareAddr, state int) error {
 	family := netlink.FAMILY_V6
 	if address.To4() != nil {
 		family = netlink.FAMILY_V4
 	}
 	entry := &netlink.Neigh{
-		LinkIndex: link.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: address, HardwareAddr: mac,
+		LinkIndex: link.Attrs().Index, Family: family, State: state, IP: address, HardwareAddr: mac,
 	}
 	if err := handle.NeighSet(entry); err != nil {
 		return fmt.Errorf("neighbour %s on %s: %w", address, link.Attrs().Name, err)
@@ -249,6 +258,31 @@ func Delete(host string) error {
 		return fmt.Errorf("%s: %w", host, err)
 	}
 	return nil
+}
+
+// Unroute removes the node's routes by a host end, so that their addresses can be given to another pod. It is no error where there is none.
+func Unroute(host string) error {
+	link, err := netlink.LinkByName(host)
+	if isGone(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", host, err)
+	}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{LinkIndex: link.Attrs().Index}, netlink.RT_FILTER_OIF)
+	if err != nil {
+		return fmt.Errorf("routes by %s: %w", host, err)
+	}
+	var faults []error
+	for _, route := range routes {
+		if length, bits := route.Dst.Mask.Size(); length != bits {
+			continue // the kernel's own, fe80::/64
+		}
+		if err := netlink.RouteDel(&route); err != nil && !errors.Is(err, syscall.ESRCH) {
+			faults = append(faults, fmt.Errorf("route to %s by %s: %w", route.Dst, host, err))
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // MTUOf a device of the node; 0 where there is none.

@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 )
 
@@ -40,7 +42,11 @@ func TestMakeCheckDelete(t *testing.T) {
 	}
 	spec := Spec{
 		Netns: pod, Interface: "tsn0", Host: "ktsnhost", MTU: 1400, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 7},
-		Addresses: []net.IP{net.ParseIP("10.99.1.7"), net.ParseIP("fd99::7")}, Routes: []*net.IPNet{prefix("10.99.0.0/16"), prefix("fd99::/48")},
+	}
+	addresses, prefixes := []net.IP{net.ParseIP("10.99.1.7"), net.ParseIP("fd99::7")}, []*net.IPNet{prefix("10.99.0.0/16"), prefix("fd99::/48")}
+	expected := Expected{Netns: pod, Interface: "tsn0", Host: "ktsnhost", MAC: spec.MAC, Addresses: addresses, Reachable: addresses}
+	for _, prefix := range prefixes {
+		expected.Routes = append(expected.Routes, netlink.Route{Dst: prefix, Gw: NextHop(prefix.IP)})
 	}
 	errs := make(chan error, 1)
 	go func() {
@@ -59,11 +65,19 @@ func TestMakeCheckDelete(t *testing.T) {
 			err = fmt.Errorf("%+v", link)
 		}
 		if err == nil {
-			err = Check(spec)
+			defer link.Close()
+			err = errors.Join(link.Configure(addresses, prefixes), Check(expected))
 		}
 		if err != nil {
 			errs <- err
 			return
+		}
+		err = errors.Join(Unroute("ktsnhost"), Unroute("ktsnhost"), Unroute("ktsnnothing"), Check(expected))
+		for _, address := range addresses {
+			if missing := "ktsnhost has no route to " + HostAddress(address).String(); err == nil || !strings.Contains(err.Error(), missing) {
+				errs <- fmt.Errorf("%v, expected %s", err, missing)
+				return
+			}
 		}
 		other := spec
 		other.Host = "ktsnother"

@@ -14,8 +14,9 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// enableIPv6 switches IPv6 on for an interface of the namespace: runtimes switch it off for all interfaces of a pod.
-func enableIPv6(namespace netns.NsHandle, name string) error {
+// prepare sets the pod end's switches for the families of these next hops. It switches IPv6 on, which runtimes switch off for all
+// interfaces of a pod, and lets the interface announce a new MAC address, so that the node need not wait for its neighbour entry's end.
+func prepare(namespace netns.NsHandle, name string, hops []net.IP) error {
 	done := make(chan error, 1)
 	// The thread ends with the goroutine, as it stays in the other namespace.
 	go func() {
@@ -24,11 +25,21 @@ func enableIPv6(namespace netns.NsHandle, name string) error {
 			done <- fmt.Errorf("enter the pod's namespace: %w", err)
 			return
 		}
-		err := set("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", "0")
-		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("an IPv6 address is asked for, but %s has no IPv6 (an MTU below 1280, or a kernel without it)", name)
+		var faults []error
+		for _, hop := range hops {
+			if hop.To4() != nil {
+				faults = append(faults, set("/proc/sys/net/ipv4/conf/"+name+"/arp_notify", "1"))
+				continue
+			}
+			err := set("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", "0")
+			if errors.Is(err, fs.ErrNotExist) {
+				err = fmt.Errorf("an IPv6 address is asked for, but %s has no IPv6 (an MTU below 1280, or a kernel without it)", name)
+			} else if err == nil {
+				err = set("/proc/sys/net/ipv6/conf/"+name+"/ndisc_notify", "1")
+			}
+			faults = append(faults, err)
 		}
-		done <- err
+		done <- errors.Join(faults...)
 	}()
 	return <-done
 }

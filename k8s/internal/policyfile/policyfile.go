@@ -12,10 +12,10 @@ import (
 	"slices"
 	"sort"
 
-	corev1 "k8s.io/api/core/v1"
-	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 )
 
 // Name is the file's name below RUN_DIR.
@@ -61,12 +61,12 @@ func (o Others) about(namespace string) []string {
 }
 
 // Make decides about all pods of a node. `pods` of other nodes are left out.
-func Make(node string, policies []*networking.NetworkPolicy, pods []*corev1.Pod, others Others) File {
+func Make(node string, policies []*kinds.NetworkPolicy, pods []*kinds.Pod, others Others) File {
 	file := File{
 		Node: node, Synced: true, Unread: others.Unread, Every: others.Every,
 		Namespaces: map[string][]string{}, IngressNamespaces: map[string][]string{}, Pods: map[string]Pod{},
 	}
-	byNamespace := map[string][]*networking.NetworkPolicy{}
+	byNamespace := map[string][]*kinds.NetworkPolicy{}
 	for _, policy := range policies {
 		byNamespace[policy.Namespace] = append(byNamespace[policy.Namespace], policy)
 		if isEgress(policy) {
@@ -93,9 +93,35 @@ func Make(node string, policies []*networking.NetworkPolicy, pods []*corev1.Pod,
 	return file
 }
 
+// Trimmed is a policy with nothing but what Make and Restrict read. It selects and leaves the same, and trimmed again it is the same.
+func Trimmed(policy *kinds.NetworkPolicy) kinds.NetworkPolicy {
+	kept := kinds.NetworkPolicy{TypeMeta: policy.TypeMeta}
+	kept.Namespace, kept.Name, kept.UID, kept.ResourceVersion = policy.Namespace, policy.Name, policy.UID, policy.ResourceVersion
+	kept.Spec.PodSelector = policy.Spec.PodSelector
+	kept.Spec.PolicyTypes = []kinds.PolicyType{}
+	if isIngress(policy) {
+		kept.Spec.PolicyTypes = append(kept.Spec.PolicyTypes, kinds.PolicyTypeIngress)
+	}
+	if !isEgress(policy) {
+		return kept
+	}
+	kept.Spec.PolicyTypes = append(kept.Spec.PolicyTypes, kinds.PolicyTypeEgress)
+	for _, rule := range policy.Spec.Egress {
+		if !forAllUDP(rule.Ports) {
+			continue
+		}
+		blocks := slices.DeleteFunc(slices.Clone(rule.To), func(peer kinds.NetworkPolicyPeer) bool { return !isBlock(peer) })
+		// A rule without peers allows everything; one of which no peer is left allows nothing that can be expressed.
+		if len(rule.To) == 0 || len(blocks) > 0 {
+			kept.Spec.Egress = append(kept.Spec.Egress, kinds.NetworkPolicyEgressRule{To: blocks})
+		}
+	}
+	return kept
+}
+
 // selecting are the policies of a pod's namespace that select it.
-func selecting(policies []*networking.NetworkPolicy, pod *corev1.Pod) []*networking.NetworkPolicy {
-	var found []*networking.NetworkPolicy
+func selecting(policies []*kinds.NetworkPolicy, pod *kinds.Pod) []*kinds.NetworkPolicy {
+	var found []*kinds.NetworkPolicy
 	for _, policy := range policies {
 		if policy.Namespace == pod.Namespace && selects(policy, pod) {
 			found = append(found, policy)
@@ -105,7 +131,7 @@ func selecting(policies []*networking.NetworkPolicy, pod *corev1.Pod) []*network
 }
 
 // names of the policies of a kind, sorted.
-func names(policies []*networking.NetworkPolicy, is func(*networking.NetworkPolicy) bool) []string {
+func names(policies []*kinds.NetworkPolicy, is func(*kinds.NetworkPolicy) bool) []string {
 	var found []string
 	for _, policy := range policies {
 		if is(policy) {
@@ -117,28 +143,28 @@ func names(policies []*networking.NetworkPolicy, is func(*networking.NetworkPoli
 }
 
 // UIDOf is the UID that the container runtime knows; for a static pod it differs from the mirror pod's UID.
-func UIDOf(pod *corev1.Pod) string {
-	if hash := pod.Annotations[corev1.MirrorPodAnnotationKey]; hash != "" {
+func UIDOf(pod *kinds.Pod) string {
+	if hash := pod.Annotations[kinds.MirrorPodAnnotationKey]; hash != "" {
 		return hash
 	}
 	return string(pod.UID)
 }
 
 // isEgress: a policy without types is one about egress when it has egress rules, as the API says.
-func isEgress(policy *networking.NetworkPolicy) bool {
+func isEgress(policy *kinds.NetworkPolicy) bool {
 	if len(policy.Spec.PolicyTypes) == 0 {
 		return len(policy.Spec.Egress) > 0
 	}
-	return slices.Contains(policy.Spec.PolicyTypes, networking.PolicyTypeEgress)
+	return slices.Contains(policy.Spec.PolicyTypes, kinds.PolicyTypeEgress)
 }
 
 // isIngress: a policy without types is always one about ingress.
-func isIngress(policy *networking.NetworkPolicy) bool {
-	return len(policy.Spec.PolicyTypes) == 0 || slices.Contains(policy.Spec.PolicyTypes, networking.PolicyTypeIngress)
+func isIngress(policy *kinds.NetworkPolicy) bool {
+	return len(policy.Spec.PolicyTypes) == 0 || slices.Contains(policy.Spec.PolicyTypes, kinds.PolicyTypeIngress)
 }
 
 // selects: a selector that cannot be read selects everything, as the safe side.
-func selects(policy *networking.NetworkPolicy, pod *corev1.Pod) bool {
+func selects(policy *kinds.NetworkPolicy, pod *kinds.Pod) bool {
 	selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
 	return err != nil || selector.Matches(labels.Set(pod.Labels))
 }

@@ -6,37 +6,37 @@ import (
 	"reflect"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 )
 
-func pod(namespace, name, node string, labels map[string]string) *corev1.Pod {
-	return &corev1.Pod{
+func pod(namespace, name, node string, labels map[string]string) *kinds.Pod {
+	return &kinds.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + name), Labels: labels},
-		Spec:       corev1.PodSpec{NodeName: node},
+		Spec:       kinds.PodSpec{NodeName: node},
 	}
 }
 
-func policy(namespace, name string, spec networking.NetworkPolicySpec) *networking.NetworkPolicy {
-	return &networking.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec}
+func policy(namespace, name string, spec kinds.NetworkPolicySpec) *kinds.NetworkPolicy {
+	return &kinds.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec}
 }
 
 func TestWhichPodsAreSelected(t *testing.T) {
 	plc := metav1.LabelSelector{MatchLabels: map[string]string{"app": "plc"}}
 	wrong := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
-	egress := []networking.PolicyType{networking.PolicyTypeEgress}
+	egress := []kinds.PolicyType{kinds.PolicyTypeEgress}
 	static := pod("a", "static", "kn1", nil)
-	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
-	file := Make("kn1", []*networking.NetworkPolicy{
-		policy("a", "z-all", networking.NetworkPolicySpec{PolicyTypes: egress, PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"closed": "yes"}}}),
-		policy("a", "plc", networking.NetworkPolicySpec{PolicyTypes: egress, PodSelector: plc}),
-		policy("b", "in", networking.NetworkPolicySpec{PolicyTypes: []networking.PolicyType{networking.PolicyTypeIngress}}),
-		policy("c", "no types", networking.NetworkPolicySpec{PodSelector: plc, Egress: []networking.NetworkPolicyEgressRule{{}}}),
-		policy("d", "no types, no rules", networking.NetworkPolicySpec{PodSelector: plc}),
-		policy("e", "unreadable", networking.NetworkPolicySpec{PolicyTypes: egress, PodSelector: wrong}),
-	}, []*corev1.Pod{
+	static.Annotations = map[string]string{kinds.MirrorPodAnnotationKey: "hash"}
+	file := Make("kn1", []*kinds.NetworkPolicy{
+		policy("a", "z-all", kinds.NetworkPolicySpec{PolicyTypes: egress, PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"closed": "yes"}}}),
+		policy("a", "plc", kinds.NetworkPolicySpec{PolicyTypes: egress, PodSelector: plc}),
+		policy("b", "in", kinds.NetworkPolicySpec{PolicyTypes: []kinds.PolicyType{kinds.PolicyTypeIngress}}),
+		policy("c", "no types", kinds.NetworkPolicySpec{PodSelector: plc, Egress: []kinds.NetworkPolicyEgressRule{{}}}),
+		policy("d", "no types, no rules", kinds.NetworkPolicySpec{PodSelector: plc}),
+		policy("e", "unreadable", kinds.NetworkPolicySpec{PolicyTypes: egress, PodSelector: wrong}),
+	}, []*kinds.Pod{
 		pod("a", "talker", "kn1", map[string]string{"app": "plc", "closed": "yes"}), pod("a", "other", "kn1", nil),
 		pod("a", "elsewhere", "kn2", nil), pod("b", "talker", "kn1", map[string]string{"app": "plc"}),
 		pod("c", "talker", "kn1", map[string]string{"app": "plc"}), pod("d", "talker", "kn1", map[string]string{"app": "plc"}),

@@ -8,8 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	networking "k8s.io/api/networking/v1"
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 )
 
 // prefixesMax is how many prefixes ktsnd takes for one attachment, reasonMax how many octets of a reason it surely keeps.
@@ -105,7 +104,7 @@ func sorted(prefixes []netip.Prefix) []netip.Prefix {
 // Restrict returns what the policies leave of a pod's uplink egress and ingress fast path. Of what an egress policy allows, only
 // address blocks for all UDP ports can be expressed; what it allows by labels or for some ports is left out. An ingress policy that selects the pod closes the
 // ingress fast path, whatever the policy allows: on the kernel's path an engine enforces it.
-func Restrict(pod *corev1.Pod, policies []*networking.NetworkPolicy, others Others) Restriction {
+func Restrict(pod *kinds.Pod, policies []*kinds.NetworkPolicy, others Others) Restriction {
 	selecting := selecting(policies, pod)
 	egress, ingress, every := names(selecting, isEgress), names(selecting, isIngress), others.about(pod.Namespace)
 	if len(every) > 0 {
@@ -155,7 +154,7 @@ func reasons(egress, ingress []string) []string {
 }
 
 // allowed is what egress policies allow together, as far as it can be expressed: address blocks, or (true) everything.
-func allowed(policies []*networking.NetworkPolicy) ([]netip.Prefix, bool) {
+func allowed(policies []*kinds.NetworkPolicy) ([]netip.Prefix, bool) {
 	var found []netip.Prefix
 	for _, policy := range policies {
 		if !isEgress(policy) {
@@ -169,7 +168,7 @@ func allowed(policies []*networking.NetworkPolicy) ([]netip.Prefix, bool) {
 				return nil, true
 			}
 			for _, peer := range rule.To {
-				if peer.IPBlock != nil && peer.PodSelector == nil && peer.NamespaceSelector == nil {
+				if isBlock(peer) {
 					found = append(found, block(peer.IPBlock)...)
 				}
 			}
@@ -181,15 +180,20 @@ func allowed(policies []*networking.NetworkPolicy) ([]netip.Prefix, bool) {
 	return found, false
 }
 
+// isBlock: whether a peer is an address block alone.
+func isBlock(peer kinds.NetworkPolicyPeer) bool {
+	return peer.IPBlock != nil && peer.PodSelector == nil && peer.NamespaceSelector == nil
+}
+
 // forAllUDP: whether a rule with these ports is about every UDP port. A port without a protocol is one of TCP.
-func forAllUDP(ports []networking.NetworkPolicyPort) bool {
-	return len(ports) == 0 || slices.ContainsFunc(ports, func(port networking.NetworkPolicyPort) bool {
-		return port.Protocol != nil && *port.Protocol == corev1.ProtocolUDP && port.Port == nil
+func forAllUDP(ports []kinds.NetworkPolicyPort) bool {
+	return len(ports) == 0 || slices.ContainsFunc(ports, func(port kinds.NetworkPolicyPort) bool {
+		return port.Protocol != nil && *port.Protocol == kinds.ProtocolUDP && port.Port == nil
 	})
 }
 
 // block is an address block less its exceptions; nothing where a part of it cannot be read.
-func block(of *networking.IPBlock) []netip.Prefix {
+func block(of *kinds.IPBlock) []netip.Prefix {
 	whole, err := netip.ParsePrefix(of.CIDR)
 	if err != nil {
 		return nil

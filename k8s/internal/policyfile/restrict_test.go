@@ -5,63 +5,76 @@ package policyfile
 import (
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 )
 
-func out(rules ...networking.NetworkPolicyEgressRule) networking.NetworkPolicySpec {
-	return networking.NetworkPolicySpec{PolicyTypes: []networking.PolicyType{networking.PolicyTypeEgress}, Egress: rules}
+func out(rules ...kinds.NetworkPolicyEgressRule) kinds.NetworkPolicySpec {
+	return kinds.NetworkPolicySpec{PolicyTypes: []kinds.PolicyType{kinds.PolicyTypeEgress}, Egress: rules}
 }
 
-func to(cidr string, except ...string) networking.NetworkPolicyEgressRule {
-	return networking.NetworkPolicyEgressRule{To: []networking.NetworkPolicyPeer{{IPBlock: &networking.IPBlock{CIDR: cidr, Except: except}}}}
+func to(cidr string, except ...string) kinds.NetworkPolicyEgressRule {
+	return kinds.NetworkPolicyEgressRule{To: []kinds.NetworkPolicyPeer{{IPBlock: &kinds.IPBlock{CIDR: cidr, Except: except}}}}
 }
 
-func with(rule networking.NetworkPolicyEgressRule, protocol *corev1.Protocol, port *intstr.IntOrString) networking.NetworkPolicyEgressRule {
-	rule.Ports = []networking.NetworkPolicyPort{{Protocol: protocol, Port: port}}
+func with(rule kinds.NetworkPolicyEgressRule, protocol *kinds.Protocol, port *intstr.IntOrString) kinds.NetworkPolicyEgressRule {
+	rule.Ports = []kinds.NetworkPolicyPort{{Protocol: protocol, Port: port}}
 	return rule
 }
 
 func TestWhatPoliciesLeave(t *testing.T) {
-	udp, tcp, port := corev1.ProtocolUDP, corev1.ProtocolTCP, intstr.FromInt32(5000)
-	byLabel := networking.NetworkPolicyEgressRule{To: []networking.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}
-	in := networking.NetworkPolicySpec{PolicyTypes: []networking.PolicyType{networking.PolicyTypeIngress}}
+	udp, tcp, port := kinds.ProtocolUDP, kinds.ProtocolTCP, intstr.FromInt32(5000)
+	byLabel := kinds.NetworkPolicyEgressRule{To: []kinds.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}
+	in := kinds.NetworkPolicySpec{PolicyTypes: []kinds.PolicyType{kinds.PolicyTypeIngress}}
 	const everything = "everything"
 	for name, c := range map[string]struct {
-		specs   []networking.NetworkPolicySpec
+		specs   []kinds.NetworkPolicySpec
 		others  Others
 		allowed string // everything, or prefixes
 		ingress bool
 	}{
 		"none":                       {allowed: everything},
-		"deny all":                   {specs: []networking.NetworkPolicySpec{out()}},
-		"allow all":                  {specs: []networking.NetworkPolicySpec{out(networking.NetworkPolicyEgressRule{})}, allowed: everything},
-		"all of UDP":                 {specs: []networking.NetworkPolicySpec{out(with(networking.NetworkPolicyEgressRule{}, &udp, nil))}, allowed: everything},
-		"one port":                   {specs: []networking.NetworkPolicySpec{out(with(to("10.0.0.0/8"), &udp, &port))}},
-		"TCP":                        {specs: []networking.NetworkPolicySpec{out(with(to("10.0.0.0/8"), &tcp, nil))}},
-		"no protocol is TCP":         {specs: []networking.NetworkPolicySpec{out(with(to("10.0.0.0/8"), nil, nil))}},
-		"labels":                     {specs: []networking.NetworkPolicySpec{out(byLabel)}},
-		"a block":                    {specs: []networking.NetworkPolicySpec{out(byLabel, to("10.99.1.9/24"))}, allowed: "10.99.1.0/24"},
-		"blocks of several policies": {specs: []networking.NetworkPolicySpec{out(to("fd99::/48")), out(to("10.99.1.0/24"), to("10.99.1.0/24")), in}, allowed: "10.99.1.0/24 fd99::/48", ingress: true},
-		"a block with an exception":  {specs: []networking.NetworkPolicySpec{out(to("10.99.0.0/24", "10.99.0.64/26"))}, allowed: "10.99.0.0/26 10.99.0.128/25"},
-		"all of it excepted":         {specs: []networking.NetworkPolicySpec{out(to("10.99.0.0/24", "10.0.0.0/8"))}},
-		"an exception of no sense":   {specs: []networking.NetworkPolicySpec{out(to("10.99.0.0/24", "10.99"))}},
-		"no block":                   {specs: []networking.NetworkPolicySpec{out(to("10.99"))}},
-		"ingress":                    {specs: []networking.NetworkPolicySpec{in}, allowed: everything, ingress: true},
+		"deny all":                   {specs: []kinds.NetworkPolicySpec{out()}},
+		"allow all":                  {specs: []kinds.NetworkPolicySpec{out(kinds.NetworkPolicyEgressRule{})}, allowed: everything},
+		"all of UDP":                 {specs: []kinds.NetworkPolicySpec{out(with(kinds.NetworkPolicyEgressRule{}, &udp, nil))}, allowed: everything},
+		"one port":                   {specs: []kinds.NetworkPolicySpec{out(with(to("10.0.0.0/8"), &udp, &port))}},
+		"TCP":                        {specs: []kinds.NetworkPolicySpec{out(with(to("10.0.0.0/8"), &tcp, nil))}},
+		"no protocol is TCP":         {specs: []kinds.NetworkPolicySpec{out(with(to("10.0.0.0/8"), nil, nil))}},
+		"labels":                     {specs: []kinds.NetworkPolicySpec{out(byLabel)}},
+		"a block":                    {specs: []kinds.NetworkPolicySpec{out(byLabel, to("10.99.1.9/24"))}, allowed: "10.99.1.0/24"},
+		"blocks of several policies": {specs: []kinds.NetworkPolicySpec{out(to("fd99::/48")), out(to("10.99.1.0/24"), to("10.99.1.0/24")), in}, allowed: "10.99.1.0/24 fd99::/48", ingress: true},
+		"a block with an exception":  {specs: []kinds.NetworkPolicySpec{out(to("10.99.0.0/24", "10.99.0.64/26"))}, allowed: "10.99.0.0/26 10.99.0.128/25"},
+		"all of it excepted":         {specs: []kinds.NetworkPolicySpec{out(to("10.99.0.0/24", "10.0.0.0/8"))}},
+		"an exception of no sense":   {specs: []kinds.NetworkPolicySpec{out(to("10.99.0.0/24", "10.99"))}},
+		"no block":                   {specs: []kinds.NetworkPolicySpec{out(to("10.99"))}},
+		"ingress":                    {specs: []kinds.NetworkPolicySpec{in}, allowed: everything, ingress: true},
 		"of this namespace":          {others: Others{Every: map[string][]string{"a": {"X y"}}}, ingress: true},
-		"of the cluster":             {specs: []networking.NetworkPolicySpec{out(to("10.0.0.0/8"))}, others: Others{Every: map[string][]string{"": {"X y"}}}, ingress: true},
+		"of the cluster":             {specs: []kinds.NetworkPolicySpec{out(to("10.0.0.0/8"))}, others: Others{Every: map[string][]string{"": {"X y"}}}, ingress: true},
 		"of another namespace":       {others: Others{Every: map[string][]string{"b": {"X y"}}}, allowed: everything},
 	} {
-		var policies []*networking.NetworkPolicy
+		var policies []*kinds.NetworkPolicy
 		for _, spec := range c.specs {
 			policies = append(policies, policy("a", "p", spec))
 		}
 		found := Restrict(pod("a", "talker", "kn1", nil), append(policies, policy("b", "p", out())), c.others)
+		var trimmed []*kinds.NetworkPolicy
+		for _, one := range policies {
+			kept := Trimmed(one)
+			again := Trimmed(&kept)
+			if !reflect.DeepEqual(kept, again) {
+				t.Errorf("%s: trimmed twice it is another: %+v, %+v", name, kept, again)
+			}
+			trimmed = append(trimmed, &kept)
+		}
+		if left := Restrict(pod("a", "talker", "kn1", nil), trimmed, c.others); !left.Equal(found) {
+			t.Errorf("%s: trimmed it leaves %+v, not %+v", name, left, found)
+		}
 		var texts []string
 		for _, prefix := range found.EgressAllowed {
 			texts = append(texts, prefix.String())
@@ -85,7 +98,7 @@ func TestExceptionsAreTakenOutWhole(t *testing.T) {
 	}
 	for range 500 {
 		whole, exceptions := prefix(20), []netip.Prefix{prefix(22), prefix(22), prefix(22)}
-		of := &networking.IPBlock{CIDR: whole.String()}
+		of := &kinds.IPBlock{CIDR: whole.String()}
 		for _, exception := range exceptions {
 			of.Except = append(of.Except, exception.String())
 		}
@@ -145,7 +158,7 @@ func TestBothRestrictions(t *testing.T) {
 
 // A reason is as long as ktsnd keeps it, however many policies there are.
 func TestAReasonIsBounded(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}}
+	pod := &kinds.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}}
 	every := make([]string, 5000)
 	for i := range every {
 		every[i] = strings.Repeat("x", 100)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rtcheck finds out whether this node is fit for real time, by one short run of `ktsn rt run`.
+// Package rtcheck finds out whether this node is fit for real time, by one short run of `ktsn doctor --wake-ups`.
 //
-// In: the program, a directory, how long. Out: a verdict and a margin for each service, as a Node's annotation holds it. The run has no load:
-// one thread wakes up a hundred times a second (profile 1). It ends with the context, and leaves nothing in the directory.
+// In: the program, how long. Out: a verdict and a margin for each service, as a Node's annotation holds it. The run has no load: one thread
+// wakes up a hundred times a second. It ends with the context, and writes no file.
 package rtcheck
 
 import (
@@ -12,9 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -28,14 +26,14 @@ const (
 	// Annotation has the answer.
 	Annotation = "ktsn.io/rt-verdict"
 
-	// system and profile of the run: the node itself, without a load.
-	system, profile = "host", 1
+	// system of the run: the node itself.
+	system = "host"
 	// spare is what a run may take beside its duration.
 	spare = time.Minute
 	// killAfter is how long a run may take to end when it is asked to.
 	killAfter = 5 * time.Second
 	// bounds of what is read and said.
-	resultsMax  = 16 << 20
+	resultsMax  = 1 << 20
 	servicesMax = 32
 	wordsMax    = 400
 )
@@ -43,7 +41,6 @@ const (
 // Config says how a check is made.
 type Config struct {
 	Program  string // ktsn
-	Dir      string // removed before and after
 	Duration time.Duration
 }
 
@@ -95,53 +92,55 @@ func Run(ctx context.Context, config Config) Result {
 }
 
 func run(ctx context.Context, config Config) (Result, error) {
-	if err := os.RemoveAll(config.Dir); err != nil {
-		return Result{}, err
-	}
-	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
-		return Result{}, err
-	}
-	defer os.RemoveAll(config.Dir)
 	ctx, cancel := context.WithTimeout(ctx, config.Duration+spare)
 	defer cancel()
-	command := exec.CommandContext(ctx, config.Program, "rt", "run", "--system", system, "--profile", fmt.Sprint(profile),
-		"--duration", fmt.Sprintf("%dms", config.Duration.Milliseconds()), "--out", filepath.Join(config.Dir, "rt"))
-	command.Dir = config.Dir // its lock lies there
+	command := exec.CommandContext(ctx, config.Program, "doctor", "--wake-ups", fmt.Sprintf("%dms", config.Duration.Milliseconds()), "--json")
+	var found, said bounded
+	command.Stdout, command.Stderr = &found, &said
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = killAfter
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	// The signal comes when the thread that started it ends, not the process: this one stays until the check is over.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	said, err := command.CombinedOutput()
+	err := command.Run()
 	if ctx.Err() != nil {
 		return Result{}, fmt.Errorf("the check was ended after %s at most", config.Duration+spare)
 	}
-	if err != nil {
-		return Result{}, fmt.Errorf("%s rt run: %w: %s", config.Program, err, strings.TrimSpace(string(said)))
+	if found.isFull || said.isFull {
+		return Result{}, fmt.Errorf("%s doctor --wake-ups: said more than %d octets", config.Program, resultsMax)
 	}
-	file, err := os.Open(filepath.Join(config.Dir, "rt", "rt.json"))
 	if err != nil {
-		return Result{}, err
+		return Result{}, fmt.Errorf("%s doctor --wake-ups: %w: %s", config.Program, err, strings.TrimSpace(string(said.octets)))
 	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, resultsMax))
-	if err != nil {
-		return Result{}, err
-	}
-	return Read(text)
+	return Read(found.octets)
 }
 
-// results is what is read of a document ktsn.results/1.
+// bounded takes what a program says, up to resultsMax octets.
+type bounded struct {
+	octets []byte
+	isFull bool
+}
+
+// Write refuses what comes beyond: the program then gets a closed pipe.
+func (b *bounded) Write(octets []byte) (int, error) {
+	if b.isFull = b.isFull || len(b.octets)+len(octets) > resultsMax; b.isFull {
+		return 0, io.ErrShortWrite
+	}
+	b.octets = append(b.octets, octets...)
+	return len(octets), nil
+}
+
+// results is what is read of what `ktsn doctor --wake-ups --json` prints. Without a measurement there is the finding alone.
 type results struct {
-	RealTime struct {
+	Findings []struct {
+		Value  string `json:"value"`
+		Remedy string `json:"remedy"`
+	} `json:"findings"`
+	RealTime *struct {
 		Cells []struct {
 			System     string `json:"system"`
 			MeasuredNs uint64 `json:"measured_ns"`
-			Skip       *struct {
-				Kind   string `json:"kind"`
-				Reason string `json:"reason"`
-			} `json:"skip"`
 			Statistics *struct {
 				P999Ns uint64 `json:"p99_9_ns"`
 				MaxNs  uint64 `json:"max_ns"`
@@ -155,27 +154,30 @@ type results struct {
 	} `json:"realtime"`
 }
 
-// Read makes a result of the document that `ktsn rt run` wrote.
+// Read makes a result of what `ktsn doctor --wake-ups --json` printed.
 func Read(text []byte) (Result, error) {
 	var found results
 	if err := json.Unmarshal(text, &found); err != nil {
-		return Result{}, fmt.Errorf("rt.json: %w", err)
+		return Result{}, fmt.Errorf("ktsn doctor: %w", err)
+	}
+	if found.RealTime == nil {
+		for _, finding := range found.Findings {
+			return Result{}, fmt.Errorf("%s; %s", finding.Value, finding.Remedy)
+		}
+		return Result{}, errors.New("ktsn doctor: neither a measurement nor a finding")
 	}
 	cells := found.RealTime.Cells
 	if len(cells) != 1 || cells[0].System != system {
-		return Result{}, errors.New("rt.json: not one cell of this node")
-	}
-	if skip := cells[0].Skip; skip != nil {
-		return Result{}, fmt.Errorf("%s (%s)", skip.Reason, skip.Kind)
+		return Result{}, errors.New("ktsn doctor: not one cell of this node")
 	}
 	verdicts := found.RealTime.Verdicts
 	if cells[0].Statistics == nil || len(verdicts) == 0 || len(verdicts) > servicesMax {
-		return Result{}, errors.New("rt.json: no statistics, or no verdicts")
+		return Result{}, errors.New("ktsn doctor: no statistics, or no verdicts")
 	}
 	result := Result{MeasuredNs: cells[0].MeasuredNs, P999Ns: cells[0].Statistics.P999Ns, MaxNs: cells[0].Statistics.MaxNs}
 	for _, verdict := range verdicts {
 		if Rank(verdict.Outcome) < 0 {
-			return Result{}, fmt.Errorf("rt.json: a verdict %q", shorten(verdict.Outcome))
+			return Result{}, fmt.Errorf("ktsn doctor: a verdict %q", shorten(verdict.Outcome))
 		}
 		result.Services = append(result.Services, Service{Service: shorten(verdict.Service), Verdict: verdict.Outcome, Margin: verdict.Margin})
 	}

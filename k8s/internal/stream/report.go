@@ -8,10 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
+
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 )
 
 // Annotation of a Node: what its agent knows of the interfaces of talkers.
@@ -143,12 +144,12 @@ func ParseReport(text string) Report {
 // OnlyReported is true when only such a report of a Node has changed. A report changes every ten seconds on every node, and only
 // ktsn-controller reads it.
 func OnlyReported(before, after any) bool {
-	was, isNode := before.(*corev1.Node)
-	is, _ := after.(*corev1.Node)
+	was, isNode := before.(*kinds.Node)
+	is, _ := after.(*kinds.Node)
 	if !isNode || is == nil {
 		return false
 	}
-	others := func(node *corev1.Node) map[string]string {
+	others := func(node *kinds.Node) map[string]string {
 		annotations := maps.Clone(node.Annotations)
 		delete(annotations, Annotation)
 		return annotations

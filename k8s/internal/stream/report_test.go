@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
+
+	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 )
 
 func talkers(count, nameLength, reasons int) Report {
@@ -86,13 +87,13 @@ func FuzzParseReport(f *testing.F) {
 }
 
 func TestOnlyReported(t *testing.T) {
-	node := func(annotations map[string]string) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: annotations}}
+	node := func(annotations map[string]string) *kinds.Node {
+		return &kinds.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: annotations}}
 	}
 	before := node(map[string]string{Annotation: "1", "ktsn.io/vtep": "x"})
 	labelled := node(map[string]string{Annotation: "2", "ktsn.io/vtep": "x"})
 	labelled.Labels = map[string]string{"a": "b"}
-	for after, want := range map[*corev1.Node]bool{
+	for after, want := range map[*kinds.Node]bool{
 		node(map[string]string{Annotation: "2", "ktsn.io/vtep": "x"}): true, node(map[string]string{"ktsn.io/vtep": "x"}): true,
 		node(map[string]string{Annotation: "1", "ktsn.io/vtep": "y"}): false, labelled: false,
 	} {
@@ -100,7 +101,7 @@ func TestOnlyReported(t *testing.T) {
 			t.Errorf("%+v: %v", after.ObjectMeta, !want)
 		}
 	}
-	if OnlyReported(&corev1.Pod{}, &corev1.Pod{}) {
+	if OnlyReported(&kinds.Pod{}, &kinds.Pod{}) {
 		t.Error("Pods change as they like")
 	}
 }

@@ -395,7 +395,7 @@ func (c *cluster) changeStream(ctx context.Context, node, number int) error {
 // follow notes when the verdict about each changed Stream is seen. It returns once all Streams were seen: a watch that begins with 10,000
 // of them during the churn is behind for so long that the API server ends it, and it begins again.
 func (c *cluster) follow(ctx context.Context) error {
-	informer := kube.Custom(c.custom, v1alpha1.Streams, v1alpha1.Typed)
+	informer := kube.Custom(c.custom, v1alpha1.Streams, v1alpha1.Typed, nil)
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(_, object any) { c.note(object, time.Now()) }})
 	if err != nil {
 		return err
