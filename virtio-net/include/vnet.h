@@ -23,6 +23,7 @@
 #define VNET_FRAME_MIN 14u
 #define VNET_FRAME_MAX 1518u // with a VLAN tag, without FCS
 #define VNET_BUFFER_OCTETS (VNET_HEADROOM + VNET_FRAME_MAX)
+#define VNET_MTU_MAX (VNET_FRAME_MAX - 18u) // octets behind the Ethernet header and a VLAN tag
 // Mergeable buffers: the shortest segment, and the most segments of a frame.
 #define VNET_SEGMENT_MIN 128u
 #define VNET_SEGMENTS_MAX 16u
@@ -42,13 +43,13 @@ enum vnet_status {
     VNET_OK = 0,
     VNET_QUEUED = 1,          // the ring was full: the frame waits in the interface queue
     VNET_ERROR_ARGUMENT = -1, // a configuration that cannot be, or an option that is not compiled in
-    VNET_ERROR_MEMORY = -2,   // the platform refused memory or a bus address
+    VNET_ERROR_MEMORY = -2,   // the platform refused memory or a bus address; its `memory` was asked for what is needed
     VNET_ERROR_DEVICE = -3,   // no virtio network device, or of an unknown version
     VNET_ERROR_FEATURES = -4, // the device insists on, or lacks, a feature
-    VNET_ERROR_QUEUE = -5,    // a ring is missing, has a size that cannot be, or is larger than VNET_RING_SIZE_MAX
+    VNET_ERROR_QUEUE = -5,    // a ring is missing, has a size that cannot be, or is larger than at the first start
     VNET_ERROR_TIMEOUT = -6,  // the device did not finish a reset
     VNET_ERROR_CONFIG = -7,   // no usable MAC address
-    VNET_ERROR_LENGTH = -8,   // a frame below VNET_FRAME_MIN or above its buffer
+    VNET_ERROR_LENGTH = -8,   // a frame below VNET_FRAME_MIN, above its buffer, or above the device's MTU
     VNET_ERROR_FULL = -9,     // ring and interface queue are full
     VNET_ERROR_LINK = -10,    // the link is down
     VNET_ERROR_DOWN = -11,    // the driver is not running
@@ -97,6 +98,7 @@ static inline uint8_t *vnet_frame(const struct vnet_buffer *buffer) {
 
 struct vnet_config {
     uint16_t ring_size;     // descriptors of each ring; a power of two; PCI legacy devices choose it themselves
+                            // (VNET_RING_SIZE_FIXED_MAX says what memory that takes)
     uint16_t rx_posted_min; // receive buffers posted at first; independent of the ring's size
     uint16_t rx_posted_max; // and at most. Above the minimum, the number follows the load
     uint16_t buffers;       // the driver's own buffers, at least rx_posted_max; VNET_BUFFER_OCTETS each
@@ -189,9 +191,11 @@ struct vnet_device {
     struct vnet_counters counters;
     uint64_t features;
     uint8_t mac[6];
-    size_t header;  // octets of the device's header
-    size_t room;    // octets of a frame in each of the driver's own buffers
-    unsigned state; // enum vnet_state
+    uint16_t mtu;      // octets of a frame behind the Ethernet header and a VLAN tag, at most; known after a start
+    size_t header;     // octets of the device's header
+    size_t tx_longest; // octets of an untagged frame that may be sent; 0: the link is down
+    size_t room;       // octets of a frame in each of the driver's own buffers
+    unsigned state;    // enum vnet_state
     bool is_link_up, is_polling, is_link_new, is_mergeable;
     size_t rx_peak; // buffers posted at most
     uint32_t restarts_in_vain, idle_wakes;

@@ -15,8 +15,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The largest ring that the driver uses; a device with a larger one that cannot be made smaller is refused.
+// The largest ring that the driver asks for.
 #define VNET_RING_SIZE_MAX 1024u
+// The largest ring of a PCI legacy device, which names the size itself (clause 2.6: 32,768). It takes vnet_ring_octets
+// of that size and 4,096 octets of memory, however many descriptors are in use: 12 KiB for 256, 112 KiB for 4,096, 840
+// KiB for 32,768.
+#define VNET_RING_SIZE_FIXED_MAX 32768u
 
 // Which rule the device broke.
 enum vnet_fault {

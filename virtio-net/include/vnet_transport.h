@@ -50,7 +50,8 @@ struct vnet_transport_ops {
                                unsigned queue); // 0: no such queue, or it is in use already
     bool (*start_queue)(struct vnet_transport *transport, unsigned queue,
                         const struct vnet_queue *ring); // false: cannot be
-    // Copies octets of the device's configuration; what lies beyond its end reads as 0.
+    // Copies octets of the device's configuration; what lies beyond its end reads as 0. Two octets are one field of
+    // 16 bits, and one access.
     void (*read_config)(struct vnet_transport *transport, unsigned offset, uint8_t *to, unsigned octets);
     uint32_t (*config_generation)(
         struct vnet_transport *transport); // changes with the configuration; constant on legacy devices

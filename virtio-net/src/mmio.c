@@ -115,8 +115,15 @@ static bool legacy_start_queue(struct vnet_transport *transport, unsigned queue,
 }
 
 static void read_config(struct vnet_transport *transport, unsigned offset, uint8_t *to, unsigned octets) {
+    uintptr_t at = ((struct vnet_mmio *)transport)->base + CONFIG + offset;
+    if (octets == 2) {
+        uint32_t value = vnet_register_read(at, 2);
+        to[0] = (uint8_t)value;
+        to[1] = (uint8_t)(value >> 8);
+        return;
+    }
     for (unsigned octet = 0; octet < octets; octet++) {
-        to[octet] = (uint8_t)vnet_register_read(((struct vnet_mmio *)transport)->base + CONFIG + offset + octet, 1);
+        to[octet] = (uint8_t)vnet_register_read(at + octet, 1);
     }
 }
 

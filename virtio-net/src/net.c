@@ -45,6 +45,7 @@ bool vnet_interrupt(struct vnet_device *device) {
         device->interrupts_foreign++;
         return false;
     }
+    vnet_fence_after_register();
     device->interrupts++;
     unsigned news = pending & VNET_INTERRUPT_CONFIG ? PENDING_RUN | PENDING_CONFIG : PENDING_RUN;
     // Once for all interrupts until the bottom half begins.
@@ -166,9 +167,7 @@ static void look_at_config(struct vnet_device *device) {
         vnet_break_down(device, VNET_FAULT_RESET);
         return;
     }
-    bool is_up = vnet_read_link(device);
-    device->is_link_new |= is_up != device->is_link_up;
-    device->is_link_up = is_up;
+    device->is_link_new |= vnet_read_link(device);
 }
 
 static void restart(struct vnet_device *device) {
@@ -331,6 +330,16 @@ void vnet_deliver(struct vnet_device *device) {
     }
 }
 
+// A frame that is longer than `tx_longest`: the link is down, or the device has an MTU. A VLAN tag is no part of that.
+static int judge_long(const struct vnet_device *device, const struct vnet_buffer *buffer) {
+    if (!device->is_link_up) {
+        return VNET_ERROR_LINK;
+    }
+    uint16_t type; // 0x8100 or 0x88a8, in the frame's order
+    __builtin_memcpy(&type, __builtin_assume_aligned(vnet_frame(buffer) + 12, 2), 2);
+    return (type == 0x0081 || type == 0xa888) && buffer->length - 4 <= device->tx_longest ? VNET_OK : VNET_ERROR_LENGTH;
+}
+
 // With the lock held.
 static inline int send(struct vnet_device *device, struct vnet_buffer *buffer, unsigned class) {
     if (buffer->owner != VNET_OWNER_CALLER) {
@@ -346,8 +355,11 @@ static inline int send(struct vnet_device *device, struct vnet_buffer *buffer, u
     if (device->state != VNET_RUNNING) {
         return VNET_ERROR_DOWN;
     }
-    if (!device->is_link_up) {
-        return VNET_ERROR_LINK;
+    if (buffer->length > device->tx_longest) {
+        int verdict = judge_long(device, buffer);
+        if (verdict != VNET_OK) {
+            return verdict;
+        }
     }
     struct vnet_pair *pair = vnet_pair(device, HAS(QUEUES) ? class * device->pairs / device->config.tx_classes : 0);
     // The bottom half has just taken back what was sent.

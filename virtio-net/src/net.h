@@ -9,6 +9,7 @@
 // Features (VIRTIO 1.1, clauses 5.1.3 and 6).
 #define FEATURE_CHECKSUM (UINT64_C(1) << 0)
 #define FEATURE_GUEST_CHECKSUM (UINT64_C(1) << 1)
+#define FEATURE_MTU (UINT64_C(1) << 3)
 #define FEATURE_MAC (UINT64_C(1) << 5)
 #define FEATURE_MERGEABLE (UINT64_C(1) << 15)
 #define FEATURE_STATUS (UINT64_C(1) << 16)
@@ -17,7 +18,9 @@
 #define FEATURE_ANY_LAYOUT (UINT64_C(1) << 27)
 #define FEATURE_EVENT_INDEX (UINT64_C(1) << 29)
 #define FEATURE_VERSION_1 (UINT64_C(1) << 32)
+#define FEATURE_ACCESS_PLATFORM (UINT64_C(1) << 33)
 #define FEATURE_PACKED (UINT64_C(1) << 34)
+#define FEATURE_ORDER_PLATFORM (UINT64_C(1) << 36)
 
 enum { QUEUE_RX, QUEUE_TX };
 
@@ -73,7 +76,7 @@ int vnet_bring_up(struct vnet_device *device);
 // them.
 bool vnet_take_down(struct vnet_device *device);
 
-// Reads the link's state from the device's configuration.
+// Reads the link's state from the device's configuration. Returns whether it changed.
 bool vnet_read_link(struct vnet_device *device);
 
 // Posts receive buffers up to the targets, as far as the pool has some, and tells the device.

@@ -7,8 +7,8 @@
 
 extern const struct vnet_transport_ops vnet_pci_legacy, vnet_pci_modern;
 
-// Finds the structures of a modern device through the list of capabilities. Returns false if one is missing or cannot
-// be mapped.
+// Finds the structures of a modern device through the list of capabilities, and turns message interrupts off. Returns
+// false if a structure is missing or cannot be mapped.
 bool vnet_pci_find_modern(struct vnet_pci *pci);
 
 #endif

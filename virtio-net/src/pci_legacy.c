@@ -11,7 +11,8 @@ enum {
     QUEUE_NOTIFY = 16,
     DEVICE_STATUS = 18,
     ISR_STATUS = 19,
-    CONFIG = 20, // without MSI-X
+    CONFIG = 20,      // without MSI-X
+    CONFIG_MSIX = 24, // behind two registers of 16 bits, which are all ones after a reset
 };
 
 #define PAGE 4096u
@@ -34,7 +35,11 @@ static void set_status(struct vnet_transport *transport, uint8_t value) {
     put(transport, DEVICE_STATUS, 1, value);
 }
 
+// The first register that is read after a reset, so the place of the configuration is found here. MSI-X is off, unless
+// the port cannot write configuration space. All ones are no MAC address: that octet says a group's.
 static uint64_t features(struct vnet_transport *transport) {
+    uint32_t vectors = get(transport, CONFIG, 2) & get(transport, CONFIG + 2, 2);
+    ((struct vnet_pci *)transport)->legacy_config = (vectors & 0xff) == 0xff ? CONFIG_MSIX : CONFIG;
     return get(transport, DEVICE_FEATURES, 4);
 }
 
@@ -59,7 +64,7 @@ static bool start_queue(struct vnet_transport *transport, unsigned queue, const 
 
 static void read_config(struct vnet_transport *transport, unsigned offset, uint8_t *to, unsigned octets) {
     for (unsigned octet = 0; octet < octets; octet++) {
-        to[octet] = (uint8_t)get(transport, CONFIG + offset + octet, 1);
+        to[octet] = (uint8_t)get(transport, ((struct vnet_pci *)transport)->legacy_config + offset + octet, 1);
     }
 }
 

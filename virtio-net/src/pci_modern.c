@@ -10,7 +10,12 @@ enum {
     PCI_STATUS = 0x06,
     PCI_CAPABILITIES = 0x34,
     PCI_STATUS_CAPABILITIES = 1 << 4,
+    CAPABILITY_MSI = 0x05,
     CAPABILITY_VENDOR = 0x09,
+    CAPABILITY_MSIX = 0x11,
+    MESSAGE_CONTROL = 2, // in the capabilities of MSI and MSI-X
+    MSI_ENABLE = 1,
+    MSIX_ENABLE = 1 << 15,
     CAPABILITIES_MAX = 48, // what fits into 256 octets: a list that is longer is a circle
 };
 
@@ -104,6 +109,12 @@ static bool start_queue(struct vnet_transport *transport, unsigned queue, const 
 
 static void read_config(struct vnet_transport *transport, unsigned offset, uint8_t *to, unsigned octets) {
     const struct vnet_pci_window *device = &((struct vnet_pci *)transport)->device;
+    if (octets == 2 && offset + 2 <= device->octets) {
+        uint32_t value = vnet_register_read(device->address + offset, 2);
+        to[0] = (uint8_t)value;
+        to[1] = (uint8_t)(value >> 8);
+        return;
+    }
     for (unsigned octet = 0; octet < octets; octet++) {
         bool is_inside = offset + octet < device->octets;
         to[octet] = is_inside ? (uint8_t)vnet_register_read(device->address + offset + octet, 1) : 0;
@@ -166,14 +177,26 @@ static void map(struct vnet_pci *pci, unsigned at) {
     }
 }
 
+// Earlier software (firmware, a boot loader) may have left message interrupts on: the device would use no INTx then.
+static void turn_off(const struct vnet_pci *pci, unsigned at, uint32_t enable) {
+    const struct vnet_pci_access *access = pci->access;
+    uint32_t control = config(pci, at + MESSAGE_CONTROL, 2);
+    if ((control & enable) && access->config_write != NULL) {
+        access->config_write(access->context, at + MESSAGE_CONTROL, 2, control & ~enable);
+    }
+}
+
 bool vnet_pci_find_modern(struct vnet_pci *pci) {
     if (!(config(pci, PCI_STATUS, 2) & PCI_STATUS_CAPABILITIES)) {
         return false;
     }
     unsigned at = config(pci, PCI_CAPABILITIES, 1) & 0xfc;
     for (unsigned count = 0; at >= 0x40 && count < CAPABILITIES_MAX; count++) {
-        if (config(pci, at, 1) == CAPABILITY_VENDOR && at <= 0x100 - 16) {
+        uint32_t capability = config(pci, at, 1);
+        if (capability == CAPABILITY_VENDOR && at <= 0x100 - 16) {
             map(pci, at);
+        } else if (capability == CAPABILITY_MSI || capability == CAPABILITY_MSIX) {
+            turn_off(pci, at, capability == CAPABILITY_MSI ? MSI_ENABLE : MSIX_ENABLE);
         }
         at = config(pci, at + CAP_NEXT, 1) & 0xfc;
     }

@@ -11,6 +11,17 @@
 #error "virtio-net supports little-endian machines only: the rings of modern devices are little-endian"
 #endif
 
+// The device may be hardware (VIRTIO_F_ORDER_PLATFORM). Fences of C order what processors see. On RISC-V, x86 and
+// others these are the fences for coherent devices too; Arm has stronger ones for devices outside the processors'
+// domain.
+#if defined(__aarch64__)
+#define VNET_FENCE(arm, order) __asm__ volatile(arm ::: "memory")
+#elif defined(__ARM_ARCH) && __ARM_ARCH >= 7
+#define VNET_FENCE(arm, order) __asm__ volatile("dmb" ::: "memory")
+#else
+#define VNET_FENCE(arm, order) atomic_thread_fence(order)
+#endif
+
 #ifdef VNET_TEST_HOOKS
 uint16_t vnet_load16(const volatile uint16_t *from);
 uint32_t vnet_load32(const volatile uint32_t *from);
@@ -31,7 +42,7 @@ static inline void vnet_store16(volatile uint16_t *to, uint16_t value) {
 
 // Loads and stores before it come before those after it, for the device too.
 static inline void vnet_fence_full(void) {
-    atomic_thread_fence(memory_order_seq_cst);
+    VNET_FENCE("dmb osh", memory_order_seq_cst);
 }
 #endif
 
@@ -39,19 +50,26 @@ static inline void vnet_fence_full(void) {
 static inline void vnet_fence_device(void) {
 #if defined(__riscv)
     __asm__ volatile("fence w, o" ::: "memory");
-#elif defined(__aarch64__)
-    __asm__ volatile("dmb sy" ::: "memory");
 #else
-    atomic_thread_fence(memory_order_seq_cst);
+    VNET_FENCE("dmb sy", memory_order_seq_cst);
+#endif
+}
+
+// What a register said comes before what is read from memory.
+static inline void vnet_fence_after_register(void) {
+#if defined(__riscv)
+    __asm__ volatile("fence i, r" ::: "memory");
+#else
+    VNET_FENCE("dmb sy", memory_order_acquire);
 #endif
 }
 
 static inline void vnet_fence_acquire(void) {
-    atomic_thread_fence(memory_order_acquire);
+    VNET_FENCE("dmb oshld", memory_order_acquire);
 }
 
 static inline void vnet_fence_release(void) {
-    atomic_thread_fence(memory_order_release);
+    VNET_FENCE("dmb osh", memory_order_release);
 }
 
 #endif

@@ -11,6 +11,9 @@
 #define CONFIG_MAC 0u
 #define CONFIG_STATUS 6u
 #define CONFIG_PAIRS 8u
+#define CONFIG_MTU 10u
+#define MTU_MIN 68u         // clause 5.1.4.1
+#define HEADER_OCTETS 14u   // Ethernet's, without a VLAN tag
 #define PAIRS_LIMIT 0x8000u // clause 5.1.4.1
 #define CONFIG_READS_MAX 4u // while the device changes its configuration
 
@@ -127,7 +130,7 @@ bool vnet_take_down(struct vnet_device *device) {
 
 uint16_t vnet_choose_size(const struct vnet_device *device, uint32_t size_max, uint16_t wanted) {
     if (device->transport->ops->is_size_fixed) {
-        return is_power_of_two(size_max) && size_max <= VNET_RING_SIZE_MAX ? (uint16_t)size_max : 0;
+        return is_power_of_two(size_max) && size_max <= VNET_RING_SIZE_FIXED_MAX ? (uint16_t)size_max : 0;
     }
     while (wanted > size_max) {
         wanted /= 2;
@@ -212,12 +215,20 @@ static void read_config(struct vnet_device *device, unsigned offset, uint8_t *to
     }
 }
 
+// Fields of 16 bits are read as such: a device need not answer otherwise (clauses 4.1.3.1 and 4.2.2.2). PCI legacy has
+// octets.
+static unsigned read_config16(struct vnet_device *device, unsigned offset) {
+    uint8_t octets[2];
+    read_config(device, offset, octets, sizeof(octets));
+    return octets[0] | (unsigned)octets[1] << 8;
+}
+
 bool vnet_read_link(struct vnet_device *device) {
-    uint8_t status[2] = {1, 0};
-    if (device->features & FEATURE_STATUS) {
-        read_config(device, CONFIG_STATUS, status, sizeof(status));
-    }
-    return status[0] & 1;
+    bool was_up = device->is_link_up;
+    device->is_link_up = !(device->features & FEATURE_STATUS) || (read_config16(device, CONFIG_STATUS) & 1);
+    size_t longest = device->features & FEATURE_MTU ? HEADER_OCTETS + device->mtu : SIZE_MAX;
+    device->tx_longest = device->is_link_up ? longest : 0;
+    return device->is_link_up != was_up;
 }
 
 static bool is_station(const uint8_t *mac) {
@@ -235,11 +246,19 @@ static int read_mac(struct vnet_device *device) {
     return is_station(device->mac) ? VNET_OK : VNET_ERROR_CONFIG;
 }
 
-// The features that the driver accepts of those that are offered.
-static uint64_t choose_features(const struct vnet_device *device, uint64_t offered) {
+// The features that the driver accepts of those that are offered. ACCESS_PLATFORM: a port gives bus addresses anyway.
+// ORDER_PLATFORM: all fences are those for hardware (shared.h). MTU: if every frame that it allows fits into a buffer.
+static uint64_t choose_features(struct vnet_device *device, uint64_t offered) {
     bool is_legacy = device->transport->ops->is_legacy;
     uint32_t options = device->config.options;
-    uint64_t known = FEATURE_MAC | FEATURE_STATUS | (is_legacy ? FEATURE_ANY_LAYOUT : FEATURE_VERSION_1);
+    uint64_t known = FEATURE_MAC | FEATURE_STATUS | (is_legacy ? FEATURE_ANY_LAYOUT : FEATURE_VERSION_1) |
+                     FEATURE_ACCESS_PLATFORM | FEATURE_ORDER_PLATFORM;
+    device->mtu = VNET_MTU_MAX;
+    unsigned mtu = offered & FEATURE_MTU ? read_config16(device, CONFIG_MTU) : 0;
+    if (mtu >= MTU_MIN && mtu <= VNET_MTU_MAX) {
+        device->mtu = (uint16_t)mtu;
+        known |= FEATURE_MTU;
+    }
     if (HAS(EVENT_INDEX) && (options & VNET_OPTION_EVENT_INDEX)) {
         known |= FEATURE_EVENT_INDEX;
     }
@@ -267,9 +286,7 @@ static unsigned choose_pairs(struct vnet_device *device) {
     if (!(device->features & FEATURE_QUEUES) || wanted < 2) {
         return 1;
     }
-    uint8_t octets[2];
-    read_config(device, CONFIG_PAIRS, octets, sizeof(octets));
-    unsigned most = octets[0] | (unsigned)octets[1] << 8;
+    unsigned most = read_config16(device, CONFIG_PAIRS);
     if (device->more == NULL) {
         device->more = take_memory(device, (wanted - 1) * sizeof(*device->more), sizeof(uint64_t));
         for (unsigned index = 1; device->more != NULL && index < wanted; index++) {
@@ -387,7 +404,7 @@ int vnet_bring_up(struct vnet_device *device) {
     }
     device->idle_wakes = 0;
     device->state = VNET_RUNNING;
-    device->is_link_up = vnet_read_link(device);
+    vnet_read_link(device);
     device->is_link_new = true;
     vnet_refill(device);
     vnet_wake(device); // its first run asks for interrupts

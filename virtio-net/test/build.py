@@ -60,6 +60,15 @@ def freestanding(compiler, out):
         run([compiler, f"-DVNET_OPTIONS={driver}", *WARNINGS, "-Wconversion", "-pedantic", "-ffreestanding", "-O2", *INCLUDE, "-c", source, "-o", out / "strict.o"])
 
 
+def fences(out):
+    """The fences of the driver on aarch64, as words of the assembler."""
+    words = set()
+    for source in DRIVER:
+        run([*GUESTS["aarch64"], f"-DVNET_OPTIONS={ALL_OPTIONS}", "-std=c11", "-ffreestanding", *INCLUDE, "-S", source, "-o", out / "fences.s"])
+        words |= {" ".join(line.split()) for line in (out / "fences.s").read_text().splitlines() if line.split()[:1] == ["dmb"]}
+    return words
+
+
 def guest(machine, out, name="guest", options=(), driver=0):
     """A guest. `driver`: the options that are compiled in and asked for."""
     program = out / f"{name}-{machine}-{driver}"

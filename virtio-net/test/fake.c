@@ -103,7 +103,8 @@ const struct vnet_platform fake_platform = {
 };
 
 void fake_make(enum fake_kind kind) {
-    static const uint8_t config[10] = {0x52, 0x54, 0, 0x12, 0x34, 0x56, 1, 0, FAKE_PAIRS_MAX, 0};
+    static const uint8_t config[12] = {
+        0x52, 0x54, 0, 0x12, 0x34, 0x56, 1, 0, FAKE_PAIRS_MAX, 0, FAKE_MTU & 0xff, FAKE_MTU >> 8};
     static bool is_poisoned; // all of it, but for what the last device had
     POISON(arena, is_poisoned ? fake.arena_used : sizeof(arena));
     is_poisoned = true;

@@ -10,7 +10,7 @@
 
 enum fake_kind { FAKE_MMIO_1, FAKE_MMIO_2, FAKE_PCI_LEGACY, FAKE_PCI_MODERN, FAKE_KINDS };
 
-#define FAKE_ARENA_OCTETS (1024u * 1024)
+#define FAKE_ARENA_OCTETS (4096u * 1024) // for two rings of 32,768
 #define FAKE_BUS UINT64_C(0x1000000)
 #define FAKE_SENT_MAX 64u
 #define FAKE_PAIRS_MAX 4u
@@ -20,6 +20,7 @@ enum fake_kind { FAKE_MMIO_1, FAKE_MMIO_2, FAKE_PCI_LEGACY, FAKE_PCI_MODERN, FAK
 // Features, as in VIRTIO 1.1.
 #define FAKE_FEATURE_CHECKSUM (UINT64_C(1) << 0)
 #define FAKE_FEATURE_GUEST_CHECKSUM (UINT64_C(1) << 1)
+#define FAKE_FEATURE_MTU (UINT64_C(1) << 3)
 #define FAKE_FEATURE_MAC (UINT64_C(1) << 5)
 #define FAKE_FEATURE_MERGEABLE (UINT64_C(1) << 15)
 #define FAKE_FEATURE_STATUS (UINT64_C(1) << 16)
@@ -28,7 +29,10 @@ enum fake_kind { FAKE_MMIO_1, FAKE_MMIO_2, FAKE_PCI_LEGACY, FAKE_PCI_MODERN, FAK
 #define FAKE_FEATURE_ANY_LAYOUT (UINT64_C(1) << 27)
 #define FAKE_FEATURE_EVENT_INDEX (UINT64_C(1) << 29)
 #define FAKE_FEATURE_VERSION_1 (UINT64_C(1) << 32)
+#define FAKE_FEATURE_ACCESS_PLATFORM (UINT64_C(1) << 33)
 #define FAKE_FEATURE_PACKED (UINT64_C(1) << 34)
+#define FAKE_FEATURE_ORDER_PLATFORM (UINT64_C(1) << 36)
+#define FAKE_MTU 1400u
 
 struct fake_queue {
     uint16_t size, available_next, used_next;
@@ -51,8 +55,11 @@ struct fake {
     uint64_t offered;
     uint32_t size_max[FAKE_QUEUES];
     uint32_t magic, version, device_id;
-    uint8_t config[10];
+    uint8_t config[12];
     uint8_t pci[256];
+    uint64_t required;   // features without which the device keeps no FEATURES_OK
+    bool is_strict;      // fields of 16 bits are all ones unless they are read as 16 bits
+    bool is_port_silent; // the port cannot write PCI configuration space
     bool refuses_reset, refuses_features, changes_config;
     bool has_lied;               // what the driver sends may not be what it believes to send
     bool is_lenient;             // registers may be touched that are not there: the device lied about their place
@@ -92,6 +99,11 @@ extern const struct vnet_platform fake_platform;
 
 // A well-behaved device of a kind: 256 descriptors, a MAC address, link up.
 void fake_make(enum fake_kind kind);
+
+// A PCI device has the capability of MSI (0x05) or MSI-X (0x11), turned on by earlier software. It then interrupts by
+// messages only, and the configuration of a legacy device begins four octets later.
+void fake_leave_messages_on(uint8_t capability);
+bool fake_has_messages_on(void);
 
 // Opens the device by its transport. Returns the transport for vnet_init, or NULL.
 struct vnet_transport *fake_open(void);

@@ -47,7 +47,7 @@ static void set_status(uint32_t status) {
         if ((status & VNET_STATUS_DRIVER_OK) && (fake.accepted & FAKE_FEATURE_QUEUES) && !fake.is_lenient) {
             fake.control_queue = 2 * (fake.config[8] | (unsigned)fake.config[9] << 8);
         }
-        if (fake.refuses_features) {
+        if (fake.refuses_features || (fake.required & ~fake.accepted)) {
             fake.status &= (uint8_t)~VNET_STATUS_FEATURES_OK;
         }
     } else if (!fake.refuses_reset) {
@@ -119,7 +119,19 @@ static void notify(uint32_t queue) {
     }
 }
 
+// Whether octets of the configuration are a field of 16 bits that is not read as such.
+static bool is_torn(unsigned offset, unsigned octets) {
+    return fake.is_strict && octets != 2 && offset >= 6;
+}
+
+static uint32_t config16(unsigned offset) {
+    return offset + 1 < sizeof(fake.config) ? fake.config[offset] | (uint32_t)fake.config[offset + 1] << 8 : 0;
+}
+
 static uint32_t mmio_read(unsigned offset, unsigned octets) {
+    if (offset >= 0x100 && (octets == 2 || is_torn(offset - 0x100, octets))) {
+        return octets == 2 ? config16(offset - 0x100) : 0xff;
+    }
     if (offset >= 0x100) {
         return offset - 0x100 < sizeof(fake.config) ? fake.config[offset - 0x100] : 0;
     }
@@ -221,6 +233,9 @@ uint32_t vnet_register_read(uintptr_t address, unsigned octets) {
     if (offset == BAR_ISR) {
         return read_isr(true);
     }
+    if (offset >= BAR_DEVICE && (octets == 2 || is_torn(offset - BAR_DEVICE, octets))) {
+        return octets == 2 ? config16(offset - BAR_DEVICE) : 0xff;
+    }
     if (offset >= BAR_DEVICE) {
         return offset - BAR_DEVICE < sizeof(fake.config) ? fake.config[offset - BAR_DEVICE] : 0;
     }
@@ -240,11 +255,37 @@ void vnet_register_write(uintptr_t address, unsigned octets, uint32_t value) {
     }
 }
 
+// Where the capability of message interrupts lies, and the octet of its message control that turns them on.
+enum { MESSAGES = 0xa0, MSI = 0x05, MSIX = 0x11 };
+
+static bool is_msix_on(void) {
+    return fake.pci[MESSAGES] == MSIX && (fake.pci[MESSAGES + 3] & 0x80);
+}
+
+bool fake_has_messages_on(void) {
+    return is_msix_on() || (fake.pci[MESSAGES] == MSI && (fake.pci[MESSAGES + 2] & 1));
+}
+
+void fake_leave_messages_on(uint8_t capability) {
+    fake.pci[6] = 0x10;
+    fake.pci[MESSAGES] = capability;
+    fake.pci[MESSAGES + 1] = fake.pci[0x34];
+    fake.pci[MESSAGES + 2] = capability == MSI ? 0x81 : 2;
+    fake.pci[MESSAGES + 3] = capability == MSI ? 0 : 0x80;
+    fake.pci[0x34] = MESSAGES;
+}
+
 static uint32_t io_read(void *context, unsigned offset, unsigned octets) {
     (void)context;
     (void)octets;
     if (fake.step != NULL) {
         fake.step();
+    }
+    if (offset >= 20 && is_msix_on()) {
+        if (offset < 24) {
+            return UINT32_MAX; // no vector
+        }
+        offset -= 4;
     }
     switch (offset) {
     case 0: return (uint32_t)fake.offered;
@@ -279,6 +320,14 @@ static uint32_t config_read(void *context, unsigned offset, unsigned octets) {
     return value;
 }
 
+static void config_write(void *context, unsigned offset, unsigned octets, uint32_t value) {
+    (void)context;
+    if (octets != 2 || (offset != MESSAGES + 2 && !fake.is_lenient)) {
+        abort(); // the driver writes nothing else
+    }
+    memcpy(fake.pci + offset, &value, octets);
+}
+
 static uintptr_t map(void *context, unsigned bar, uint32_t offset, uint32_t octets) {
     (void)context;
     return bar == 4 && offset < BAR_OCTETS && octets <= BAR_OCTETS - offset ? (uintptr_t)(BAR + offset) : 0;
@@ -311,8 +360,9 @@ void fake_fill_pci(void) {
 struct vnet_transport *fake_open(void) {
     static struct vnet_mmio mmio;
     static struct vnet_pci pci;
-    static const struct vnet_pci_access access = {
+    static struct vnet_pci_access access = {
         .config_read = config_read, .map = map, .io_read = io_read, .io_write = io_write};
+    access.config_write = fake.is_port_silent ? NULL : config_write;
     if (fake.kind == FAKE_MMIO_1 || fake.kind == FAKE_MMIO_2) {
         return vnet_mmio_open(&mmio, MMIO) == VNET_OK ? &mmio.transport : NULL;
     }

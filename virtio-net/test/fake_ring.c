@@ -190,7 +190,7 @@ void fake_interrupt_queue(unsigned index) {
     if (!queue->is_on) {
         return;
     }
-    if (wants_interrupt(queue)) {
+    if (wants_interrupt(queue) && !fake_has_messages_on()) {
         fake.isr |= VNET_INTERRUPT_QUEUE;
     }
     queue->used_signalled = queue->used_next;

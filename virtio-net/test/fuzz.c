@@ -190,7 +190,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t octets) {
         config.segment_octets = (uint16_t)(VNET_SEGMENT_MIN + next(&input));
         config.rx_posted_min = config.rx_posted_max = config.buffers = 12;
     }
+    if ((first & 4) && fake.kind >= FAKE_PCI_LEGACY) { // earlier software has left MSI-X on
+        fake_leave_messages_on(0x11);
+        fake.is_port_silent = (first & 16) != 0;
+    }
     if (first & 16) {
+        fake.offered |= FAKE_FEATURE_MTU;
         fake.offered &= ~FAKE_FEATURE_ANY_LAYOUT;
     }
     if (first & 32) { // a strange configuration space

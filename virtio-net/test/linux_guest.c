@@ -1,20 +1,43 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The only program of the Linux guest (i386): the services of ports/guest/services.c, over the kernel's own virtio-net and
-// TCP. In: modules /m/0, /m/1, ... in the order in which they are loaded; the setting `tcp_octets` of the kernel's command
-// line. Out: a line of JSON on the console for each connection, as the FreeRTOS guest writes it.
+// The only program of the Linux guest (i386): the services of ports/guest/services.c, over the kernel's own virtio-net
+// and TCP. In: modules /m/0, /m/1, ... in the order in which they are loaded; the setting `tcp_octets` of the kernel's
+// command line. Out: a line of JSON on the console for each connection, as the FreeRTOS guest writes it.
 //
-// It uses system calls only: no C library for i386 is needed to build it. Every failure is written to the console and ends
-// the machine.
+// It uses system calls only: no C library for i386 is needed to build it. Every failure is written to the console and
+// ends the machine.
 #include <stddef.h>
 #include <stdint.h>
 
 enum { // system calls of i386
-    SYS_EXIT = 1, SYS_FORK = 2, SYS_READ = 3, SYS_WRITE = 4, SYS_OPEN = 5, SYS_CLOSE = 6, SYS_MOUNT = 21, SYS_IOCTL = 54,
-    SYS_REBOOT = 88, SYS_NANOSLEEP = 162, SYS_FINIT_MODULE = 350, SYS_SOCKET = 359, SYS_BIND = 361, SYS_LISTEN = 363,
-    SYS_ACCEPT = 364, SYS_SETSOCKOPT = 366, SYS_CLOCK_GETTIME = 403
+    SYS_EXIT = 1,
+    SYS_FORK = 2,
+    SYS_READ = 3,
+    SYS_WRITE = 4,
+    SYS_OPEN = 5,
+    SYS_CLOSE = 6,
+    SYS_MOUNT = 21,
+    SYS_IOCTL = 54,
+    SYS_REBOOT = 88,
+    SYS_NANOSLEEP = 162,
+    SYS_FINIT_MODULE = 350,
+    SYS_SOCKET = 359,
+    SYS_BIND = 361,
+    SYS_LISTEN = 363,
+    SYS_ACCEPT = 364,
+    SYS_SETSOCKOPT = 366,
+    SYS_CLOCK_GETTIME = 403
 };
-enum { AF_INET = 2, SOCK_STREAM = 1, SOCK_DGRAM = 2, SOL_SOCKET = 1, SO_SNDBUF = 7, SO_RCVBUF = 8, IPPROTO_TCP = 6,
-       TCP_NODELAY = 1, CLOCK_MONOTONIC = 1 };
+enum {
+    AF_INET = 2,
+    SOCK_STREAM = 1,
+    SOCK_DGRAM = 2,
+    SOL_SOCKET = 1,
+    SO_SNDBUF = 7,
+    SO_RCVBUF = 8,
+    IPPROTO_TCP = 6,
+    TCP_NODELAY = 1,
+    CLOCK_MONOTONIC = 1
+};
 enum { SIOCSIFFLAGS = 0x8914, SIOCSIFADDR = 0x8916, SIOCSIFNETMASK = 0x891c, IFF_UP = 1 };
 enum { REBOOT_MAGIC = (int)0xfee1dead, REBOOT_MAGIC_2 = 672274793, REBOOT_POWER_OFF = 0x4321fedc };
 enum { PORT_ECHO = 7, PORT_SINK = 9, PORT_SOURCE = 19, MESSAGE = 1448, WAIT_MAX = 500 };
@@ -61,7 +84,8 @@ static void add(struct line *line, const char *text) {
     }
 }
 
-// Divides by ten and returns the remainder; the compiler's own 64-bit division is in a library that the guest does not have.
+// Divides by ten and returns the remainder; the compiler's own 64-bit division is in a library that the guest does not
+// have.
 static unsigned divide_by_ten(uint64_t *value) {
     uint32_t high = (uint32_t)(*value >> 32), low = (uint32_t)*value, rest = high % 10;
     __asm__("divl %2" : "+a"(low), "+d"(rest) : "r"(UINT32_C(10)));
@@ -120,13 +144,14 @@ static unsigned long parse(const char *text) {
     return value;
 }
 
-// How often the network device has interrupted: /proc/interrupts has a line for each of its vectors, "24: COUNT ... virtio0-input.0".
+// How often the network device has interrupted: /proc/interrupts has a line for each of its vectors, "24: COUNT ...
+// virtio0-input.0".
 static uint64_t count_interrupts(void) {
     static char text[16384];
     long file = must("open /proc/interrupts", call(SYS_OPEN, (long)"/proc/interrupts", 0, 0, 0, 0));
     size_t octets = 0;
-    for (long part; octets < sizeof(text) - 1 &&
-                    (part = call(SYS_READ, file, (long)(text + octets), (long)(sizeof(text) - 1 - octets), 0, 0)) > 0;) {
+    for (long part; octets < sizeof(text) - 1 && (part = call(SYS_READ, file, (long)(text + octets),
+                                                              (long)(sizeof(text) - 1 - octets), 0, 0)) > 0;) {
         octets += (size_t)part;
     }
     (void)call(SYS_CLOSE, file, 0, 0, 0, 0);
@@ -139,7 +164,8 @@ static uint64_t count_interrupts(void) {
         } else if (*at == ':' && count == NULL) {
             for (count = at + 1; *count == ' '; count++) {
             }
-        } else if (count != NULL && at[0] == 'v' && at[1] == 'i' && at[2] == 'r' && at[3] == 't' && at[4] == 'i' && at[5] == 'o') {
+        } else if (count != NULL && at[0] == 'v' && at[1] == 'i' && at[2] == 'r' && at[3] == 't' && at[4] == 'i' &&
+                   at[5] == 'o') {
             sum += parse(count);
             count = NULL;
         }
@@ -195,7 +221,8 @@ static void sink(long connection) {
 static void source(long connection) {
     uint8_t wanted_octets[8];
     for (size_t had = 0; had < sizeof(wanted_octets);) {
-        long octets = call(SYS_READ, connection, (long)(wanted_octets + had), (long)(sizeof(wanted_octets) - had), 0, 0);
+        long octets =
+            call(SYS_READ, connection, (long)(wanted_octets + had), (long)(sizeof(wanted_octets) - had), 0, 0);
         if (octets <= 0) {
             return;
         }
@@ -313,4 +340,5 @@ _Noreturn void run(char **stack) {
     }
 }
 
-__asm__(".globl _start\n_start:\n xor %ebp, %ebp\n mov %esp, %eax\n and $-16, %esp\n sub $12, %esp\n push %eax\n call run\n");
+__asm__(".globl _start\n_start:\n xor %ebp, %ebp\n mov %esp, %eax\n and $-16, %esp\n sub $12, %esp\n push %eax\n call "
+        "run\n");

@@ -54,10 +54,11 @@ def vhost_device(transport):
 
 
 class Guest:
-    """One run of QEMU. `device` are properties of its network device, such as "packed=on"; `vhost` is the socket of a vhost-user backend,
+    """One run of QEMU. `device` are properties of its network device, such as "packed=on"; `before` are options in front of it; `vhost` is the socket of a vhost-user backend,
     whose other end is the tap. `greeting` is the guest's first frame, `boot` the seconds from the start of QEMU to it."""
 
-    def __init__(self, machine, transport, program, options=(), user=False, forwards="", device="", tap_queues=0, vhost=None):
+    def __init__(self, machine, transport, program, options=(), user=False, forwards="", device="", tap_queues=0, vhost=None,
+                 before=()):
         self.machine, self.user = machine, user
         qemu = MACHINES[machine]
         if tap_queues or vhost:
@@ -72,7 +73,7 @@ class Guest:
             network = self.open_datagrams(user, forwards)
         self.socket.settimeout(QUIET_MAX)
         # QEMU ends with this program, however that ends.
-        command = ["setpriv", "--pdeathsig", "KILL", *qemu, "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio", "-netdev", network,
+        command = ["setpriv", "--pdeathsig", "KILL", *qemu, "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio", "-netdev", network, *before,
                    *TRANSPORTS[transport][:-1], TRANSPORTS[transport][-1] + device, *options, "-kernel", str(program)]
         begin = time.monotonic()
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -20,6 +20,7 @@ STREAMS = {"8 posted": ("", False), "1 posted, 16 KiB": ("rx_min=1,rx_max=1,held
            "255 posted, 128 KiB": ("rx_min=255,rx_max=255,tcp_octets=131072", False)}
 FOR_SWITCH = "rx_min=32,rx_max=64"  # testpmd drops what finds no buffer posted (run.py)
 MEMORY, SETTINGS, NO_DEVICE = 2, 5, 1
+MTU = 1300
 
 
 def place(machine):
@@ -48,6 +49,19 @@ def check_protocols(machine, program):
         for number, octets in enumerate((56, 1472, 1, 333) * 20):  # more than the guest has buffers
             if not guest.ping(number, octets):
                 return f"the answer to a ping of {octets} octets is broken"
+        return None if guest.quit() else "the guest did not end well"
+
+
+def check_mtu(machine, program):
+    """A device with an MTU: lwIP has it, so TCP announces no longer segments, and a long answer comes in fragments."""
+    with rtos_peer.Guest(machine, place(machine), program, device=f",host_mtu={MTU}") as guest:
+        if (segment := guest.ask_segment()) != MTU - 40:
+            return f"TCP announces segments of {segment} octets, expected {MTU - 40}"
+        if not guest.ping(1, MTU - 28):
+            return f"a ping of {MTU} octets is not answered"
+        guest.ping(2, 1472)  # the first fragment of the answer, or all of it
+        if guest.longest != MTU + 14:
+            return f"a frame of {guest.longest} octets, expected {MTU + 14} at most"
         return None if guest.quit() else "the guest did not end well"
 
 
@@ -130,6 +144,7 @@ def tests(run):
                   check_echo(run, machine, transport, program(machine)))
     for machine in PLACES:
         run.check(f"freertos/protocols/{machine}", lambda machine=machine: check_protocols(machine, program(machine)))
+        run.check(f"freertos/mtu/{machine}", lambda machine=machine: check_mtu(machine, program(machine)))
         run.check(f"freertos/link/{machine}", lambda machine=machine: check_link(machine, program(machine)))
         for name, (settings, is_copied) in STREAMS.items():
             run.check(f"freertos/tcp/{machine}/{name}", lambda machine=machine, settings=settings, is_copied=is_copied:

@@ -60,6 +60,7 @@ class Guest(peer.Guest):
 
     def __init__(self, machine, transport, program, settings="", user=False, more=(), device="", vhost=None):
         self.lines, self.rest, self.others = [], b"", []
+        self.longest = 0  # of the frames that `ask` saw
         self.directory = tempfile.TemporaryDirectory()
         self.control = f"{self.directory.name}/qmp"
         options = ["-qmp", f"unix:{self.control},server=on,wait=off", *more]
@@ -127,6 +128,7 @@ class Guest(peer.Guest):
         self.socket.sendto(frame.ljust(60, b"\0"), self.at)
         while True:
             answer = self.socket.recv(4096)
+            self.longest = max(self.longest, len(answer))
             if answer[:6] == peer.PEER and answer[12:14] == struct.pack(">H", kind) and accept(answer[14:]):
                 return answer[14:]
             if answer[12:14] == b"\x08\x06" and answer[20:22] == b"\0\1" and answer[38:42] == PEER_ADDRESS:
@@ -148,6 +150,16 @@ class Guest(peer.Guest):
         length = struct.unpack_from(">H", packet, 2)[0]
         icmp = packet[20:length]
         return checksum(packet[:20]) == 0 and checksum(icmp) == 0 and icmp[4:8] == head[4:] and icmp[8:] == data
+
+    def ask_segment(self):
+        """Opens a TCP connection to the echo service by hand. Returns the longest segment that the guest announces."""
+        head = struct.pack(">HHIIBBHHHBBH", 40000, PORTS["echo"], 1, 0, 6 << 4, 2, 65535, 0, 0, 2, 4, 1460)  # SYN, MSS 1460
+        pseudo = PEER_ADDRESS + GUEST_ADDRESS + struct.pack(">HH", 6, len(head))
+        head = head[:16] + struct.pack(">H", checksum(pseudo + head)) + head[18:]
+        packet = self.ask(0x800, ip(6, head), lambda packet: packet[9] == 6 and packet[33] == 0x12)
+        kind, octets, segment = struct.unpack_from(">BBH", packet, 40)
+        assert (kind, octets) == (2, 4), f"the first option is no segment size: {packet[40:44]}"
+        return segment
 
     def connect(self, service):
         connection = socket.create_connection(self.ports[service], timeout=peer.QUIET_MAX)

@@ -23,7 +23,7 @@ enum {
 };
 enum { SEMIHOSTING_EXIT = 0x18, APPLICATION_EXIT = 0x20026, INTERRUPTS_NONE = 1020 };
 
-const uint32_t machine_pci_memory = 0x10000000, machine_pci_io = 0x1000;
+const struct machine_range machine_pci_memory = {0x10000000, 0x3eff0000}, machine_pci_io = {0x1000, 0x10000};
 
 static void put(uintptr_t address, uint32_t value) {
     vnet_register_write(address, 4, value);
@@ -57,10 +57,10 @@ static void enable(unsigned interrupt) {
 
 struct vnet_transport *machine_find_network(void) {
     static struct vnet_mmio mmio;
-    unsigned device, pin;
-    struct vnet_transport *transport = pci_find_network(&device, &pin);
+    unsigned function, line;
+    struct vnet_transport *transport = pci_find_network(&function, &line);
     if (transport != NULL) {
-        enable(PCI_INTERRUPT + (device + pin - 1) % 4);
+        enable(PCI_INTERRUPT + line);
         return transport;
     }
     for (unsigned index = 0; index < MMIO_DEVICES; index++) {
@@ -111,16 +111,16 @@ void machine_pause(void) {
     }
 }
 
-static uintptr_t config_at(unsigned device, unsigned offset) {
-    return PCI_CONFIG + (uintptr_t)device * 0x8000 + offset;
+static uintptr_t config_at(unsigned function, unsigned offset) {
+    return PCI_CONFIG + (uintptr_t)function * 0x1000 + offset;
 }
 
-uint32_t machine_pci_read(unsigned device, unsigned offset, unsigned octets) {
-    return vnet_register_read(config_at(device, offset), octets);
+uint32_t machine_pci_read(unsigned function, unsigned offset, unsigned octets) {
+    return vnet_register_read(config_at(function, offset), octets);
 }
 
-void machine_pci_write(unsigned device, unsigned offset, unsigned octets, uint32_t value) {
-    vnet_register_write(config_at(device, offset), octets, value);
+void machine_pci_write(unsigned function, unsigned offset, unsigned octets, uint32_t value) {
+    vnet_register_write(config_at(function, offset), octets, value);
 }
 
 uint32_t machine_io_read(uint32_t port, unsigned octets) {

@@ -27,7 +27,9 @@
 #define OWN_BUFFERS (IS_MERGEABLE ? 12 : 1) // for the answers to long frames
 
 #define BUDGET 16u
+#ifndef MEMORY_OCTETS
 #define MEMORY_OCTETS (512u * 1024)
+#endif
 #define TYPE_TEST 0x88b5u
 #define TYPE_ARP 0x0806u
 #define TYPE_IP 0x0800u
@@ -43,10 +45,25 @@ static uint64_t instructions, partial_frames, segmented_frames;
 static struct vnet_buffer own[OWN_BUFFERS], *own_free;
 static const uint8_t ADDRESS[4] = {10, 0, 2, 15};
 
+static void print_number(unsigned value) {
+    char text[12] = "";
+    char *end = text + sizeof(text) - 1;
+    do {
+        *--end = (char)('0' + value % 10);
+        value /= 10;
+    } while (value != 0);
+    machine_print(end);
+}
+
 static void *take_memory(void *context, size_t octets, size_t alignment) {
     (void)context;
     size_t start = (memory_used + alignment - 1) & ~(alignment - 1);
     if (start > MEMORY_OCTETS || octets > MEMORY_OCTETS - start) {
+        machine_print("guest: the driver needs ");
+        print_number((unsigned)octets);
+        machine_print(" octets more; of MEMORY_OCTETS are left ");
+        print_number((unsigned)(MEMORY_OCTETS - memory_used));
+        machine_print("\n");
         return NULL;
     }
     memory_used = start + octets;
@@ -67,16 +84,6 @@ static void wake(void *context) {
 static void pause_100_us(void *context) {
     (void)context;
     machine_pause();
-}
-
-static void print_number(unsigned value) {
-    char text[12] = "";
-    char *end = text + sizeof(text) - 1;
-    do {
-        *--end = (char)('0' + value % 10);
-        value /= 10;
-    } while (value != 0);
-    machine_print(end);
 }
 
 static void log_event(void *context, enum vnet_event event, unsigned value) {

@@ -14,7 +14,7 @@ enum {
 };
 enum { VECTOR_BASE = 32, INTERRUPTS = 16, PCI_INTERRUPT_LINE = 0x3c, END_OF_INTERRUPT = 0x20, CASCADE = 2 };
 
-const uint32_t machine_pci_memory = 0, machine_pci_io = 0;
+const struct machine_range machine_pci_memory = {0, 0}, machine_pci_io = {0, 0};
 
 struct __attribute__((packed)) gate {
     uint16_t low, selector, kind, high;
@@ -53,17 +53,17 @@ void machine_io_write(uint32_t port, unsigned octets, uint32_t value) {
     }
 }
 
-static void select_config(unsigned device, unsigned offset) {
-    machine_io_write(PCI_ADDRESS, 4, 0x80000000u | device << 11 | (offset & 0xfc));
+static void select_config(unsigned function, unsigned offset) {
+    machine_io_write(PCI_ADDRESS, 4, 0x80000000u | function << 8 | (offset & 0xfc));
 }
 
-uint32_t machine_pci_read(unsigned device, unsigned offset, unsigned octets) {
-    select_config(device, offset);
+uint32_t machine_pci_read(unsigned function, unsigned offset, unsigned octets) {
+    select_config(function, offset);
     return machine_io_read(PCI_DATA + (offset & 3), octets);
 }
 
-void machine_pci_write(unsigned device, unsigned offset, unsigned octets, uint32_t value) {
-    select_config(device, offset);
+void machine_pci_write(unsigned function, unsigned offset, unsigned octets, uint32_t value) {
+    select_config(function, offset);
     machine_io_write(PCI_DATA + (offset & 3), octets, value);
 }
 
@@ -104,10 +104,10 @@ void machine_init(void) {
 }
 
 struct vnet_transport *machine_find_network(void) {
-    unsigned device, pin;
-    struct vnet_transport *transport = pci_find_network(&device, &pin);
+    unsigned function, line;
+    struct vnet_transport *transport = pci_find_network(&function, &line);
     if (transport != NULL) {
-        unsigned line = machine_pci_read(device, PCI_INTERRUPT_LINE, 1) & 15;
+        line = machine_pci_read(function, PCI_INTERRUPT_LINE, 1) & 15;
         uint16_t mask = (uint16_t)(line < 8 ? PIC_1 + 1 : PIC_2 + 1);
         out8(mask, (uint8_t)(in8(mask) & ~(1u << line % 8)));
     }

@@ -39,14 +39,18 @@ _Noreturn void guest_main(void);
 // What the loader hands over: riscv64 the address of the device tree, i386 that of the multiboot information.
 extern const uintptr_t machine_boot;
 
-// For pci.c: configuration space of bus 0, I/O space, and where the guest may put BARs (0: firmware has assigned them).
-uint32_t machine_pci_read(unsigned device, unsigned offset, unsigned octets);
-void machine_pci_write(unsigned device, unsigned offset, unsigned octets, uint32_t value);
+// For pci.c: configuration space (`function`: bus, slot and function, of 8, 5 and 3 bits), and I/O space.
+uint32_t machine_pci_read(unsigned function, unsigned offset, unsigned octets);
+void machine_pci_write(unsigned function, unsigned offset, unsigned octets, uint32_t value);
 uint32_t machine_io_read(uint32_t port, unsigned octets);
 void machine_io_write(uint32_t port, unsigned octets, uint32_t value);
-extern const uint32_t machine_pci_memory, machine_pci_io;
+// For pci.c: where the guest may put BARs. All 0: firmware has assigned them.
+struct machine_range {
+    uint32_t start, end; // the first that is not free any more
+};
+extern const struct machine_range machine_pci_memory, machine_pci_io;
 
-// Looks for a network device on PCI bus 0 and opens it. `device` and `pin` (1 to 4) say where it interrupts.
-struct vnet_transport *pci_find_network(unsigned *device, unsigned *pin);
+// Looks for a network device on PCI and opens it. `line` (0 to 3): the host bridge's, on which it interrupts.
+struct vnet_transport *pci_find_network(unsigned *function, unsigned *line);
 
 #endif

@@ -17,7 +17,7 @@ enum { MMIO_STEP = 0x1000, MMIO_DEVICES = 8, MMIO_INTERRUPT = 1, PCI_INTERRUPT =
 enum { PLIC_ENABLE = 0x2000, PLIC_THRESHOLD = 0x200000, PLIC_CLAIM = 0x200004 };
 enum { MSTATUS_MIE = 8, MIE_EXTERNAL = 0x800 };
 
-const uint32_t machine_pci_memory = 0x40000000, machine_pci_io = 0x1000;
+const struct machine_range machine_pci_memory = {0x40000000, 0x80000000}, machine_pci_io = {0x1000, 0x10000};
 
 static volatile uint32_t *at(uintptr_t address) {
     return (volatile uint32_t *)address;
@@ -48,10 +48,10 @@ static void enable(unsigned interrupt) {
 
 struct vnet_transport *machine_find_network(void) {
     static struct vnet_mmio mmio;
-    unsigned device, pin;
-    struct vnet_transport *transport = pci_find_network(&device, &pin);
+    unsigned function, line;
+    struct vnet_transport *transport = pci_find_network(&function, &line);
     if (transport != NULL) {
-        enable(PCI_INTERRUPT + (device + pin - 1) % 4);
+        enable(PCI_INTERRUPT + line);
         return transport;
     }
     for (unsigned index = 0; index < MMIO_DEVICES; index++) {
@@ -101,16 +101,16 @@ void machine_pause(void) {
     }
 }
 
-static uintptr_t config_at(unsigned device, unsigned offset) {
-    return PCI_CONFIG + (uintptr_t)device * 0x8000 + offset;
+static uintptr_t config_at(unsigned function, unsigned offset) {
+    return PCI_CONFIG + (uintptr_t)function * 0x1000 + offset;
 }
 
-uint32_t machine_pci_read(unsigned device, unsigned offset, unsigned octets) {
-    return vnet_register_read(config_at(device, offset), octets);
+uint32_t machine_pci_read(unsigned function, unsigned offset, unsigned octets) {
+    return vnet_register_read(config_at(function, offset), octets);
 }
 
-void machine_pci_write(unsigned device, unsigned offset, unsigned octets, uint32_t value) {
-    vnet_register_write(config_at(device, offset), octets, value);
+void machine_pci_write(unsigned function, unsigned offset, unsigned octets, uint32_t value) {
+    vnet_register_write(config_at(function, offset), octets, value);
 }
 
 uint32_t machine_io_read(uint32_t port, unsigned octets) {

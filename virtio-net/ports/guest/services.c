@@ -3,8 +3,9 @@
 // octets (sink), port 19 gives as many octets as the client's first eight say (source, little-endian number). Each TCP
 // service is a task that serves one connection at a time, and says what it counted on the console afterwards.
 //
-// The sink answers the connection's first octets with one octet. A client that begins to count then does not measure that
-// lwIP acknowledges a single segment 200 ms late, which a sender with a congestion window of one segment waits for.
+// The sink answers the connection's first octets with one octet. A client that begins to count then does not measure
+// that lwIP acknowledges a single segment 200 ms late, which a sender with a congestion window of one segment waits
+// for.
 //
 // With the setting `check` the octets of sink and source have a known content: octet `at` is octet at % 4 of the
 // little-endian word (at / 4) × 2654435761 modulo 2^32.

@@ -52,8 +52,8 @@ void pair_go_live(struct pair *pair);
 // backend broke a rule.
 int pair_send(struct pair *pair, const uint8_t *frame, size_t octets);
 
-// Takes back what the backend has sent, and brings what the next pair_send touches into this CPU's caches. Received frames are
-// dropped. For a program that knows when it will send.
+// Takes back what the backend has sent, and brings what the next pair_send touches into this CPU's caches. Received
+// frames are dropped. For a program that knows when it will send.
 void pair_warm_up(struct pair *pair);
 
 // Copies up to `most` (PAIR_BATCH at most) received frames to `to`, each at a multiple of `stride` ≥ VNET_FRAME_MAX,

@@ -7,8 +7,6 @@
 #include <lwip/snmp.h>
 #include <string.h>
 
-#define FRAME_MAX_UNTAGGED 1514u
-
 // Context: any task; called by pbuf_free.
 static void release(struct pbuf *pbuf) {
     struct vnet_held *held = (struct vnet_held *)(void *)pbuf;
@@ -126,6 +124,7 @@ static void follow_link(void *context) {
     if (interface->netif == NULL) {
         return;
     }
+    interface->netif->mtu = interface->device->mtu; // the device was started again, perhaps with another one
     if (interface->is_link_up) {
         netif_set_link_up(interface->netif);
     } else {
@@ -165,7 +164,7 @@ static err_t describe(struct netif *netif) {
     netif->name[1] = 'n';
     netif->output = etharp_output;
     netif->linkoutput = send;
-    netif->mtu = FRAME_MAX_UNTAGGED - SIZEOF_ETH_HDR + ETH_PAD_SIZE;
+    netif->mtu = interface->device->mtu;
     netif->hwaddr_len = ETH_HWADDR_LEN;
     memcpy(netif->hwaddr, interface->device->mac, ETH_HWADDR_LEN);
     netif->flags = NETIF_FLAG_BROADCAST | NETIF_FLAG_ETHARP | NETIF_FLAG_ETHERNET;

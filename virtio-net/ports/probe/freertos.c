@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The probe as a guest under FreeRTOS, on QEMU's riscv64 `virt` machine. The task of the highest priority wakes by FreeRTOS' tick of 1 ms,
-// whose instants the timer's compare register gives exactly; a task below it prints. workers=N: N tasks of each kind, as idle work:
-// square roots, and memory that is taken, written and given back. (No function is called `start`: the section of that name is _start's.)
+// The probe as a guest under FreeRTOS, on QEMU's riscv64 `virt` machine. The task of the highest priority wakes by
+// FreeRTOS' tick of 1 ms, whose instants the timer's compare register gives exactly; a task below it prints. workers=N:
+// N tasks of each kind, as idle work: square roots, and memory that is taken, written and given back. (No function is
+// called `start`: the section of that name is _start's.)
 #include <stdbool.h>
 #include <string.h>
 
@@ -26,8 +27,7 @@ static uint64_t tick_zero; // when tick 0 was, or would have been
 static TickType_t woken;   // the tick of the last wake-up
 
 // Context: interrupt. There is no network device.
-void guest_interrupt(void) {
-}
+void guest_interrupt(void) {}
 
 _Noreturn static void stop(const char *why) {
     machine_print("probe: ");

@@ -72,7 +72,8 @@ int main(int count, char **arguments) {
         fprintf(stderr, "usage: probe period_us=N,loops=N[,fifo=PRIORITY][,cpu=N]\n");
         return 2;
     }
-    // As cyclictest does: the CPU stays out of deep idle states while the file is open. Without the right to it, they stay.
+    // As cyclictest does: the CPU stays out of deep idle states while the file is open. Without the right to it, they
+    // stay.
     int latency = open("/dev/cpu_dma_latency", O_WRONLY | O_CLOEXEC);
     int32_t none = 0;
     if (latency >= 0 && write(latency, &none, sizeof(none)) != (ssize_t)sizeof(none)) {

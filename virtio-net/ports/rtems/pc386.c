@@ -6,7 +6,7 @@
 
 enum { PCI_ADDRESS = 0xcf8, PCI_DATA = 0xcfc, PCI_INTERRUPT_LINE = 0x3c };
 
-const uint32_t machine_pci_memory = 0, machine_pci_io = 0;
+const struct machine_range machine_pci_memory = {0, 0}, machine_pci_io = {0, 0};
 
 uint32_t machine_io_read(uint32_t port, unsigned octets) {
     uint8_t octet;
@@ -28,29 +28,29 @@ void machine_io_write(uint32_t port, unsigned octets, uint32_t value) {
 }
 
 // The address and the data are two accesses: interrupts are off between them, for others that read configurations.
-uint32_t machine_pci_read(unsigned device, unsigned offset, unsigned octets) {
+uint32_t machine_pci_read(unsigned function, unsigned offset, unsigned octets) {
     rtems_interrupt_level level;
     rtems_interrupt_local_disable(level);
-    machine_io_write(PCI_ADDRESS, 4, 0x80000000u | device << 11 | (offset & 0xfc));
+    machine_io_write(PCI_ADDRESS, 4, 0x80000000u | function << 8 | (offset & 0xfc));
     uint32_t value = machine_io_read(PCI_DATA + (offset & 3), octets);
     rtems_interrupt_local_enable(level);
     return value;
 }
 
-void machine_pci_write(unsigned device, unsigned offset, unsigned octets, uint32_t value) {
+void machine_pci_write(unsigned function, unsigned offset, unsigned octets, uint32_t value) {
     rtems_interrupt_level level;
     rtems_interrupt_local_disable(level);
-    machine_io_write(PCI_ADDRESS, 4, 0x80000000u | device << 11 | (offset & 0xfc));
+    machine_io_write(PCI_ADDRESS, 4, 0x80000000u | function << 8 | (offset & 0xfc));
     machine_io_write(PCI_DATA + (offset & 3), octets, value);
     rtems_interrupt_local_enable(level);
 }
 
 // RTEMS numbers the lines of the two interrupt controllers from 0.
 struct vnet_transport *vnet_rtems_find(rtems_vector_number *vector) {
-    unsigned device, pin;
-    struct vnet_transport *transport = pci_find_network(&device, &pin);
+    unsigned function, line;
+    struct vnet_transport *transport = pci_find_network(&function, &line);
     if (transport != NULL) {
-        *vector = machine_pci_read(device, PCI_INTERRUPT_LINE, 1) & 15;
+        *vector = machine_pci_read(function, PCI_INTERRUPT_LINE, 1) & 15;
     }
     return transport;
 }

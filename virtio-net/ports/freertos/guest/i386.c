@@ -32,13 +32,13 @@ const char *system_command_line(void) {
 }
 
 struct vnet_transport *system_find_network(void) {
-    unsigned device, pin;
-    struct vnet_transport *transport = pci_find_network(&device, &pin);
+    unsigned function, line;
+    struct vnet_transport *transport = pci_find_network(&function, &line);
     if (transport != NULL) {
         machine_io_write(PIC_1_MASK, 1, 0xff);
         machine_io_write(PIC_2_MASK, 1, 0xff);
         (void)xPortInstallInterruptHandler(i386_freertos_interrupt_entry, VECTOR);
-        unsigned line = machine_pci_read(device, PCI_INTERRUPT_LINE, 1) & 15;
+        line = machine_pci_read(function, PCI_INTERRUPT_LINE, 1) & 15;
         put(IO_APIC_LINES + 2 * line + 1, 0); // to the first processor
         put(IO_APIC_LINES + 2 * line, VECTOR | LEVEL);
     }
