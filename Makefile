@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint test test-k8s test-loom test-vm test-dpdk test-clients test-injections test-hostile package test-package docs test-docs soak demo bench bench-sched bench-overlay bench-receive bench-datapaths bench-cni bench-recovery bench-virtio-net bench-vhost-user bench-rtos bench-rt bench-vm bench-scale bench-clock test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
+.PHONY: help setup build programs lint test test-k8s test-loom test-vm test-dpdk test-clients test-injections test-hostile package test-package docs test-docs soak demo bench bench-sched bench-overlay bench-receive bench-datapaths bench-cni bench-recovery bench-virtio-net bench-vhost-user bench-rtos bench-rt bench-vm bench-scale bench-clock test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -16,11 +16,13 @@ help: ## list the targets
 setup: ## install the Debian packages that are missing (root); a second run does nothing
 	@scripts/setup.sh
 
-build: setup ## build ktsn, ktsnd, libktsn.so and the Kubernetes programs into target/release
-	$(CARGO) build --release --locked
+build: programs ## build ktsn, ktsn-bench, ktsnd, libktsn.so and the Kubernetes programs into target/release
+	@scripts/go.sh build $(BIN)
+
+programs: setup ## the same without the Kubernetes programs
+	$(CARGO) build --release --locked -p ktsn -p ktsn-bench -p ktsnd
 	$(CARGO) build --profile hook -p libktsn --locked
 	@scripts/install-hook.sh $(TARGET_DIR)/hook/libktsn.so $(BIN)/libktsn.so
-	@scripts/go.sh build $(BIN)
 
 package: build ## Debian package, RPM, images, Helm chart, SBOMs and checksums, into out/package
 	@scripts/package.py --programs $(BIN)
@@ -49,49 +51,49 @@ test-clients: setup ## real programs under libktsn against the kernel, into out/
 test-virtio-net: setup ## the driver of virtio-net/: on the host, and in guests under QEMU, into out/virtio-net; ONLY=text picks checks
 	@virtio-net/test/run.py $(if $(ONLY),--only "$(ONLY)")
 
-test-package: package ## installs and removes the packages in a clean Debian 12, starts the images' programs, into out/test-package (root)
+test-package: package ## installs and removes the packages in a clean Debian 12 and in a guest of it under systemd, starts the images' programs, into out/test-package (root)
 	@tests/package/test.py $(BIN)
 
-docs: build ## the documentation as HTML with search, into out/docs/html
+docs: programs ## the documentation as HTML with search, into out/docs/html
 	@scripts/docs.py $(BIN)
 
-test-docs: docs ## runs the commands that the pages show, into out/test-docs (root); ONLY=text picks pages
+test-docs: docs build ## runs the commands that the pages show, into out/test-docs (root); ONLY=text picks pages
 	@tests/docs/test.py $(BIN) $(if $(ONLY),--only "$(ONLY)")
 
 test-injections: setup ## a signal at every instruction of an expecting call, by ptrace, minutes (root, x86-64); ONLY=text
 	$(CARGO) test --locked -p ktsn-tests --test injections -- --nocapture --test-threads=1 $(ONLY)
 
-test-hostile: build ## pods attack a daemon beside an innocent stream, timed, into out/hostile/results.json (root); ONLY=text ROUNDS=10
+test-hostile: programs ## pods attack a daemon beside an innocent stream, timed, into out/hostile/results.json (root); ONLY=text ROUNDS=10
 	@PROGRAMS=$(BIN) ONLY="$(ONLY)" ROUNDS="$(ROUNDS)" FRAMES="$(FRAMES)" QUIET="$(QUIET)" scripts/hostile.sh
 
-soak: build ## kill, cut, fill and delete at random under traffic; accounts for every frame and resource in out/soak/results.json (root); MINUTES=10 SEED=n BIN_OLD=an older ktsnd
+soak: programs ## kill, cut, fill and delete at random under traffic; accounts for every frame and resource in out/soak/results.json (root); MINUTES=10 SEED=n BIN_OLD=an older ktsnd
 	@tests/soak/soak.py --programs $(BIN) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BIN_OLD),--old $(BIN_OLD))
 
-demo: build ## measure KTSN against bare metal and Flannel's path; writes out/demo/report.html (root)
+demo: programs ## measure KTSN against bare metal and Flannel's path; writes out/demo/report.html (root)
 	@scripts/demo.sh $(BIN)/ktsn
 
-bench: build ## micro-benchmarks into out/bench/micro.json (root)
+bench: programs ## micro-benchmarks into out/bench/micro.json (root)
 	@mkdir -p out/bench
 	$(CARGO) build --release --locked -p ktsnd --example worker_throughput
 	$(BIN)/ktsn bench micro --json out/bench/micro.json
 
-bench-sched: build ## what a gate decision costs, and the property suite, into out/bench/sched.json (root)
+bench-sched: programs ## what a gate decision costs, and the property suite, into out/bench/sched.json (root)
 	@mkdir -p out/bench
 	$(CARGO) build --release --locked -p ktsn-lab --example sched_cost
 	$(BIN)/ktsn bench sched --json out/bench/sched.json
 
-bench-overlay: build ## all ways from pod to pod, idle and loaded, OVS-DPDK, 200 attachments, 1,000 peers; writes out/bench/overlay.{json,html} (root)
+bench-overlay: programs ## all ways from pod to pod, idle and loaded, OVS-DPDK, 200 attachments, 1,000 peers; writes out/bench/overlay.{json,html} (root)
 	@mkdir -p out/bench
 	$(CARGO) build --release --locked -p ktsnd --example worker_throughput
 	$(CARGO) build --release --locked --features ktsn-port/dpdk --example virtio_user_talker
 	$(BIN)/ktsn bench overlay --json out/bench/overlay.json --report out/bench/overlay.html
 
-bench-receive: build ## listeners and control loops, with and without expected-arrival receive; writes out/bench/{receive,loop}.{json,html} (root)
+bench-receive: programs ## listeners and control loops, with and without expected-arrival receive; writes out/bench/{receive,loop}.{json,html} (root)
 	@mkdir -p out/bench
 	$(BIN)/ktsn bench receive --json out/bench/receive.json --report out/bench/receive.html
 	$(BIN)/ktsn bench loop --json out/bench/loop.json --report out/bench/loop.html
 
-bench-datapaths: build ## a virtual machine's ways through its host, both directions; writes out/bench/datapaths.{json,html} (root); SECONDS=10.5; ENDS=both; QUICK=1
+bench-datapaths: programs ## a virtual machine's ways through its host, both directions; writes out/bench/datapaths.{json,html} (root); SECONDS=10.5; ENDS=both; QUICK=1
 	@mkdir -p out/bench
 	$(BIN)/ktsn bench datapaths --ends $(or $(ENDS),both) $(if $(QUICK),--seconds 1 --rounds 1,--seconds $(or $(SECONDS),10.5)) --json out/bench/datapaths.json --report out/bench/datapaths.html --records
 
@@ -102,7 +104,7 @@ bench-cni: build ## what CNI's ADD costs beside the standard bridge plugin, by t
 bench-scale: build ## a cluster of 2,000 Nodes, 20,000 pods and 10,000 Streams on a real API server, without kubelets, into out/bench/scale.json (root); NODES=2000
 	@scripts/go.sh bench-scale $(BIN) $(if $(NODES),--nodes $(NODES))
 
-bench-recovery: build ## how soon ktsnd follows a restart, a deleted pod, a new address, into out/bench/recovery.json (root); ROUNDS=10
+bench-recovery: programs ## how soon ktsnd follows a restart, a deleted pod, a new address, into out/bench/recovery.json (root); ROUNDS=10
 	@KTSND=$(BIN)/ktsnd ROUNDS="$(ROUNDS)" ONLY="$(ONLY)" scripts/recovery.sh
 
 bench-virtio-net: setup ## boot and interrupts of the driver's guests against their bars, timed, into out/virtio-net
@@ -114,21 +116,21 @@ bench-vhost-user: setup ## frames a second to DPDK's testpmd and back, beside DP
 	@mkdir -p out
 	@flock out/.measure.lock virtio-net/test/vhost_user.py $(BIN)/examples/echo
 
-bench-rtos: build ## a FreeRTOS guest with the driver of virtio-net/ beside a Linux guest, TCP and round trips; writes out/bench/rtos.{json,html}; QUICK=1
+bench-rtos: programs ## a FreeRTOS guest with the driver of virtio-net/ beside a Linux guest, TCP and round trips; writes out/bench/rtos.{json,html}; QUICK=1
 	@mkdir -p out/bench
 	$(BIN)/ktsn bench rtos $(if $(QUICK),--quick) --json out/bench/rtos.json --report out/bench/rtos.html --records
 
-bench-rt: build ## whether this machine, containers and guests on it are fit for real time; writes out/bench/rt.{json,html} (root); SECONDS=10 a cell
+bench-rt: programs ## whether this machine, containers and guests on it are fit for real time; writes out/bench/rt.{json,html} (root); SECONDS=10 a cell
 	@mkdir -p out/bench
 	@rm -rf out/rt
 	$(BIN)/ktsn rt run --system host,container,container-fifo,qemu,rtos --profile all --duration $(or $(SECONDS),10)s --out out/rt
 	@cp out/rt/rt.json out/rt/rt.html out/bench/
 
-bench-vm: build ## publisher and subscriber in guests on two hosts: bridge, OVS-DPDK, no guests; writes out/bench/vm.{json,html} (root); QUICK=1
+bench-vm: programs ## publisher and subscriber in guests on two hosts: bridge, OVS-DPDK, no guests; writes out/bench/vm.{json,html} (root); QUICK=1
 	@mkdir -p out/bench
 	$(BIN)/ktsn bench vm $(if $(QUICK),--quick) --json out/bench/vm.json --report out/bench/vm.html --records
 
-bench-clock: build ## a guest's clock against its host's: vPTP, and chrony over virtio-net beside it; writes out/bench/clock.json (root); QUICK=1
+bench-clock: programs ## a guest's clock against its host's: vPTP, and chrony over virtio-net beside it; writes out/bench/clock.json (root); QUICK=1
 	@mkdir -p out/bench
 	$(BIN)/ktsn bench clock $(if $(QUICK),--seconds 10 --settle 5s) --json out/bench/clock.json
 

@@ -3,7 +3,8 @@
 """Runs the project's own checks over the tree.
 
 In: a git checkout. Out: one line per fault, exit status 1 if there is any. Before a check may judge the tree it
-has to prove itself: it must find the fault in each of its bad examples and none in the good ones.
+has to prove itself: it must find the fault in each of its bad examples and none in the good ones. With --write the
+script first writes the generated tables of the pages again.
 """
 
 import pathlib
@@ -11,9 +12,9 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from checks import clauses, dependencies, edges, files, golang, pages, times, tree, unsafety  # noqa: E402
+from checks import clauses, dependencies, edges, files, golang, pages, tables, times, tree, unsafety  # noqa: E402
 
-CHECKS = (edges, unsafety, files, dependencies, golang, clauses, pages, times)
+CHECKS = (edges, unsafety, files, dependencies, golang, clauses, pages, tables, times)
 
 
 def prove(module):
@@ -31,7 +32,11 @@ def main():
     faults = [fault for module in CHECKS for fault in prove(module)]
     if not faults:
         try:
-            real = tree.Tree.of(str(pathlib.Path(__file__).resolve().parent.parent))
+            root = pathlib.Path(__file__).resolve().parent.parent
+            if sys.argv[1:] == ["--write"]:
+                for path, text in tables.rewritten(tree.Tree.of(str(root))).items():
+                    (root / path).write_text(text)
+            real = tree.Tree.of(str(root))
         except subprocess.CalledProcessError as error:  # it has said why on stderr
             print(f"checks: {' '.join(error.cmd)} failed")
             return 1

@@ -15,12 +15,15 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 OUT = ROOT / "out/docs"
+# Whose commands have pages.
+PROGRAMS = ("ktsn", "ktsn-bench", "ktsnd")
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 # `  name   what it does` below `Commands:` in a help page.
 COMMAND = re.compile(r"^  ([a-z][a-z0-9-]*)(?:  .*)?$", re.M)
 # Where the sources are read: a page links to a folder of them, which is no page.
 IS_PAGE = ".md"
+METRICS = "k8s/internal/metrics/names.txt"
 
 
 def tracked(pattern):
@@ -50,6 +53,15 @@ def reference(program, words=(), depth=1):
         yield from reference(program, (*words, name), min(depth + 1, 4))
 
 
+def metrics(text):
+    """The table of metrics, from the file that both programs are built from."""
+    rows = [line.split(" | ") for line in text.splitlines() if line and not line.startswith("#")]
+    yield "# Metrics\n\n| metric | kind | labels | served by | meaning |\n|---|---|---|---|---|"
+    for name, kind, labels, by, meaning in (row for row in rows if len(row) == 5):
+        named = ", ".join(f"`{label}`" for label in labels.split(",") if label)
+        yield f"| `ktsn_{name}` | {kind} | {named} | {'agent' if by == 'agent' else 'ktsnd, agent'} | {meaning} |"
+
+
 def lay_out(source, programs):
     """The pages in their folders, so that their links among each other hold, and the files that they link to."""
     linked = set()
@@ -71,15 +83,16 @@ def lay_out(source, programs):
             shutil.copyfile(path, place)
     (source / "index.md").write_text((ROOT / "docs/site/index.myst").read_text())
     (source / "reference").mkdir()
-    for name in ("ktsn", "ktsnd"):
+    (source / "reference/metrics.md").write_text("\n".join(metrics((ROOT / METRICS).read_text())) + "\n")
+    for name in PROGRAMS:
         (source / "reference" / f"{name}.md").write_text("\n".join(reference(programs / name)))
 
 
 def main():
     parser = argparse.ArgumentParser(description="Builds out/docs/html from the tree's pages.", epilog="Example: scripts/docs.py target/release")
-    parser.add_argument("programs", type=pathlib.Path, metavar="PROGRAMS", help="directory with ktsn and ktsnd, for the pages of their commands")
+    parser.add_argument("programs", type=pathlib.Path, metavar="PROGRAMS", help=f"directory with {', '.join(PROGRAMS)}, for the pages of their commands")
     programs = parser.parse_args().programs.resolve()
-    for name in ("ktsn", "ktsnd"):
+    for name in PROGRAMS:
         if not (programs / name).is_file():
             parser.error(f"{programs}/{name} is missing: run `make build`")
     shutil.rmtree(OUT, ignore_errors=True)

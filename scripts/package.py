@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packages of KTSN.
 
-In: the programs that `make build` made. Out, in one directory: a Debian package and an RPM (programs, library, manual pages, completions,
-systemd unit), their debug symbols, archives of the container images, the Helm chart, a CycloneDX document for each, and SHA256SUMS. The
+In: the programs that `make build` made. Out, in one directory: Debian packages and RPMs of KTSN (programs, library, manual pages,
+completions, systemd unit) and of the laboratory (ktsn-bench), their debug symbols, archives of the container images, the Helm chart, a CycloneDX document for each, and SHA256SUMS. The
 same programs and the same commit give the same octets. It must never: need root, a container engine, or the network, except for nfpm's modules.
 """
 
@@ -33,15 +33,20 @@ from kit import image, images  # noqa: E402
 CHART = ROOT / "k8s/deploy/helm/ktsn"
 # Architectures by Debian's names, with RPM's. arm64: the recipe is the same; it was never built.
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
-# Folders that are ours, and go with the package.
-OWN = ("/etc/ktsn", "/usr/lib/ktsn", "/usr/share/doc/ktsn", "/usr/share/doc/ktsn/examples", "/usr/share/doc/ktsn/examples/schedules",
-       "/usr/share/doc/ktsn/examples/monitoring")
+# Folders that are ours, and go with each package.
+OWN = {"ktsn": ("/etc/ktsn", "/usr/lib/ktsn", "/usr/share/doc/ktsn", "/usr/share/doc/ktsn/examples", "/usr/share/doc/ktsn/examples/schedules",
+       "/usr/share/doc/ktsn/examples/monitoring"), "ktsn-bench": ("/usr/share/doc/ktsn-bench",)}
+# The programs of each package, with the words that make their manual pages and completions.
+PROGRAMS = {"ktsn": {"ktsn": ("/usr/bin/ktsn", "generate"), "ktsnd": ("/usr/sbin/ktsnd", "--generate")},
+            "ktsn-bench": {"ktsn-bench": ("/usr/bin/ktsn-bench", "generate")}}
 RPM_PLACES = {"/usr/share/zsh/vendor-completions": "/usr/share/zsh/site-functions"}
 MAINTAINER = "The KTSN maintainers"
-DESCRIPTION = """Exact transmit times for programs in containers
+DESCRIPTIONS = {"ktsn": """Exact transmit times for programs in containers
 KTSN hands a program's datagrams to the network at the instants that the program
 asks for (SO_TXTIME), also from containers and behind overlay networks. ktsnd is
-the daemon, libktsn.so the library that programs preload, ktsn the command line."""
+the daemon, libktsn.so the library that programs preload, ktsn the command line.""", "ktsn-bench": """Measurements of KTSN, machines and guests
+ktsn-bench has the commands ktsn bench, rt, vm, remote and report: experiments on one
+machine or two, throw-away guests, and reports of what was measured."""}
 
 
 class Failed(Exception):
@@ -66,8 +71,8 @@ def commit():
 class Stage:
     """What a package installs: a directory tree, and the mode of each file."""
 
-    def __init__(self, directory):
-        self.directory = directory
+    def __init__(self, directory, package):
+        self.directory, self.package = directory, package
         self.config = set()  # files that an upgrade does not replace
 
     def place(self, name):
@@ -88,7 +93,7 @@ class Stage:
 
     def contents(self, epoch, places):
         """The files as nfpm reads them, sorted; all of one time, root's. `places`: folders that are called otherwise there."""
-        listed = [{"dst": name, "type": "dir", "file_info": {"mode": 0o755}} for name in OWN]
+        listed = [{"dst": name, "type": "dir", "file_info": {"mode": 0o755}} for name in OWN.get(self.package, ())]
         for path in sorted(path for path in self.directory.rglob("*") if path.is_file()):
             os.utime(path, (epoch, epoch))
             name = f"/{path.relative_to(self.directory)}"
@@ -102,37 +107,48 @@ class Stage:
 
 def stage_programs(programs, stage, debug):
     """The programs without what only a debugger reads, which goes into `debug` under its build id."""
-    for name, to in (("ktsn", "/usr/bin/ktsn"), ("ktsnd", "/usr/sbin/ktsnd"), ("libktsn.so", "/usr/lib/ktsn/libktsn.so")):
-        source = programs / name
-        if not source.exists():
-            raise Failed(f"{source}: not built; run `make build`")
-        path = stage.file(source, to, executable=name != "libktsn.so")
+    for name, (to, _) in PROGRAMS[stage.package].items():
+        source = built(programs / name)
+        path = stage.file(source, to, executable=True)
         found = re.search(r"Build ID: ([0-9a-f]{40})", run("readelf", "-n", path))
-        if name != "libktsn.so":
-            if not found:
-                raise Failed(f"{source}: it has no build id; link it with --build-id")
-            symbols = debug.place(f"/usr/lib/debug/.build-id/{found[1][:2]}/{found[1][2:]}.debug")
-            run("objcopy", "--only-keep-debug", "--compress-debug-sections", path, symbols)
-            symbols.chmod(0o644)
-        run("strip", "--strip-unneeded", "--remove-section=.comment", path)
+        if not found:
+            raise Failed(f"{source}: it has no build id; link it with --build-id")
+        symbols = debug.place(f"/usr/lib/debug/.build-id/{found[1][:2]}/{found[1][2:]}.debug")
+        run("objcopy", "--only-keep-debug", "--compress-debug-sections", path, symbols)
+        symbols.chmod(0o644)
+        strip(path)
+
+
+def built(source):
+    if not source.exists():
+        raise Failed(f"{source}: not built; run `make build`")
+    return source
+
+
+def strip(path):
+    run("strip", "--strip-unneeded", "--remove-section=.comment", path)
 
 
 def stage_pages(programs, stage, scratch):
-    for command in ((programs / "ktsn", "generate"), (programs / "ktsnd", "--generate")):
+    made = scratch / f"{stage.package}.pages"
+    for name, (_, word) in PROGRAMS[stage.package].items():
         for kind in ("man", "completions"):
-            run(*command, kind, scratch / kind)
-    for page in sorted((scratch / "man").iterdir()):
+            run(programs / name, word, kind, made / kind)
+    for page in sorted((made / "man").iterdir()):
         stage.text(f"/usr/share/man/man{page.suffix[1:]}/{page.name}.gz", gzip.compress(page.read_bytes(), 9, mtime=0))
-    for name in ("ktsn", "ktsnd"):
+    for name in PROGRAMS[stage.package]:
         # Without its indentation, two fifths of it: no text of it goes over lines.
-        lines = (scratch / f"completions/{name}.bash").read_bytes().splitlines(keepends=True)
+        lines = (made / f"completions/{name}.bash").read_bytes().splitlines(keepends=True)
         stage.text(f"/usr/share/bash-completion/completions/{name}", b"".join(line.lstrip(b" ") for line in lines))
-        stage.file(scratch / f"completions/_{name}", f"/usr/share/zsh/vendor-completions/_{name}")
-        stage.file(scratch / f"completions/{name}.fish", f"/usr/share/fish/vendor_completions.d/{name}.fish")
+        stage.file(made / f"completions/_{name}", f"/usr/share/zsh/vendor-completions/_{name}")
+        stage.file(made / f"completions/{name}.fish", f"/usr/share/fish/vendor_completions.d/{name}.fish")
+    stage.file(ROOT / "LICENSE", f"/usr/share/doc/{stage.package}/copyright")
+    stage.text(f"/usr/share/doc/{stage.package}/changelog.gz", gzip.compress((ROOT / "CHANGELOG.md").read_bytes(), 9, mtime=0))
 
 
-def stage_rest(stage, version):
-    """Unit, configuration, documents."""
+def stage_rest(programs, stage, version):
+    """The library, unit, configuration, examples."""
+    strip(stage.file(built(programs / "libktsn.so"), "/usr/lib/ktsn/libktsn.so"))
     stage.text("/usr/lib/ktsn/image-tag", f"{tag(version)}\n".encode())
     unit = (ROOT / "examples/systemd/ktsnd.service").read_text()
     moved = unit.replace("/usr/local/bin/ktsnd", "/usr/sbin/ktsnd")
@@ -148,8 +164,6 @@ def stage_rest(stage, version):
         stage.file(schedule, f"/usr/share/doc/ktsn/examples/schedules/{schedule.name}")
     for name in ("alerts.yaml", "dashboard.json"):
         stage.file(CHART / "monitoring" / name, f"/usr/share/doc/ktsn/examples/monitoring/{name}")
-    stage.file(ROOT / "LICENSE", "/usr/share/doc/ktsn/copyright")
-    stage.text("/usr/share/doc/ktsn/changelog.gz", gzip.compress((ROOT / "CHANGELOG.md").read_bytes(), 9, mtime=0))
 
 
 def needs(*programs):
@@ -172,29 +186,34 @@ def nfpm():
 
 
 def recipe(name, version, architecture, epoch, stage, places=None):
+    description = DESCRIPTIONS.get(stage.package, f"Debug symbols of {stage.package.removesuffix('-dbgsym')}")
     return {"name": name, "arch": architecture, "platform": "linux", "version": version, "version_schema": "none",
-            "section": "net", "priority": "optional", "maintainer": MAINTAINER, "description": DESCRIPTION, "license": "Apache-2.0",
+            "section": "net", "priority": "optional", "maintainer": MAINTAINER, "description": description, "license": "Apache-2.0",
             "mtime": run("date", "-u", "-d", f"@{epoch}", "+%Y-%m-%dT%H:%M:%SZ").strip(), "disable_globbing": True, "umask": 0o022,
-            "contents": stage.contents(epoch, places or {}), "rpm": {"buildhost": "ktsn", "group": "System/Base", "summary": DESCRIPTION.split("\n", 1)[0]}}
+            "contents": stage.contents(epoch, places or {}), "rpm": {"buildhost": "ktsn", "group": "System/Base", "summary": description.split("\n", 1)[0]}}
 
 
-def packages(programs, out, scratch, version, epoch, architecture):
-    """Debian package, RPM, debug symbols; their files."""
-    stage, debug = Stage(scratch / "root"), Stage(scratch / "debug")
+def packages(package, programs, out, scratch, version, epoch, architecture):
+    """Debian package, RPM, debug symbols; their files, and the octets installed."""
+    stage, debug = Stage(scratch / package, package), Stage(scratch / f"{package}.debug", package)
     stage_programs(programs, stage, debug)
     stage_pages(programs, stage, scratch)
-    stage_rest(stage, version)
-    for_deb, for_rpm = needs(stage.place("/usr/bin/ktsn"), stage.place("/usr/sbin/ktsnd"))
-    scripts = {"preremove": str(RECIPE / "prerm.sh"), "postinstall": str(RECIPE / "postinst.sh"), "postremove": str(RECIPE / "postrm.sh")}
-    deb = recipe("ktsn", version, architecture, epoch, stage) | {
-        "scripts": scripts, "depends": for_deb, "recommends": ["iptables", "nftables"]}
-    rpm = recipe("ktsn", version, architecture, epoch, stage, RPM_PLACES) | {"release": "1", "scripts": scripts, "depends": for_rpm}
-    symbols = recipe("ktsn-dbgsym", version, architecture, epoch, debug) | {
-        "section": "debug", "depends": [f"ktsn (= {version})"], "description": "Debug symbols of ktsn and ktsnd"}
+    for_deb, for_rpm = needs(*(stage.place(to) for to, _ in PROGRAMS[package].values()))
+    more_of_deb, scripts = {}, {}
+    if package == "ktsn":
+        stage_rest(programs, stage, version)
+        scripts = {"scripts": {"preremove": str(RECIPE / "prerm.sh"), "postinstall": str(RECIPE / "postinst.sh"), "postremove": str(RECIPE / "postrm.sh")}}
+        more_of_deb = {"recommends": ["iptables", "nftables"], "suggests": ["ktsn-bench"]}
+    else:
+        for_deb, for_rpm = [*for_deb, f"ktsn (= {version})"], [*for_rpm, f"ktsn = {version}-1"]
+    deb = recipe(package, version, architecture, epoch, stage) | scripts | more_of_deb | {"depends": for_deb}
+    rpm = recipe(package, version, architecture, epoch, stage, RPM_PLACES) | scripts | {"release": "1", "depends": for_rpm}
+    debug.package = f"{package}-dbgsym"
+    symbols = recipe(debug.package, version, architecture, epoch, debug) | {"section": "debug", "depends": [f"{package} (= {version})"]}
     made = []
-    for config, form, file in ((deb, "deb", f"ktsn_{version}_{architecture}.deb"),
-                               (rpm, "rpm", f"ktsn-{version}-1.{ARCHITECTURES[architecture]}.rpm"),
-                               (symbols, "deb", f"ktsn-dbgsym_{version}_{architecture}.deb")):
+    for config, form, file in ((deb, "deb", f"{package}_{version}_{architecture}.deb"),
+                               (rpm, "rpm", f"{package}-{version}-1.{ARCHITECTURES[architecture]}.rpm"),
+                               (symbols, "deb", f"{package}-dbgsym_{version}_{architecture}.deb")):
         (scratch / "nfpm.json").write_text(json.dumps(config))
         run(nfpm(), "package", "--config", scratch / "nfpm.json", "--packager", form, "--target", out / file,
             env=os.environ | {"SOURCE_DATE_EPOCH": str(epoch)})
@@ -209,8 +228,8 @@ def workload(context, programs):
 
 IMAGES = {"node": images.node, "controller": images.controller, "workload": workload}
 # What each image holds of ours.
-PROGRAMS = {"node": (("ktsn", "ktsnd", "libktsn"), ("ktsn-node-agent", "tsn-cni")),
-            "controller": ((), ("ktsn-controller",)), "workload": (("ktsn",), ())}
+IN_IMAGES = {"node": (("ktsn", "ktsnd", "libktsn"), ("ktsn-node-agent", "tsn-cni")),
+             "controller": ((), ("ktsn-controller",)), "workload": (("ktsn",), ())}
 
 
 def foreign(context):
@@ -232,7 +251,7 @@ def archives(programs, out, scratch, version, architecture):
         layer, config = image.follow(images.IMAGES / name / "Containerfile", context.directory)
         archive = out / f"ktsn-{name}-{version}-{architecture}.tar"
         octets = oci.write(archive, layer, config, f"localhost/ktsn-{name}:{tag(version)}", architecture)
-        ours, go = PROGRAMS[name]
+        ours, go = IN_IMAGES[name]
         components = sbom.crates(*ours) + sbom.modules(*(programs / program for program in go)) + sbom.debian(*foreign(context))
         made[name] = (archive, octets, components)
     return made
@@ -275,9 +294,10 @@ def main():
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        made, installed = packages(programs, out, scratch, version, epoch, chosen.arch)
-        sizes = {"package, installed": installed}
-        (out / "ktsn.cdx.json").write_text(sbom.document("ktsn", version, epoch, sbom.crates("ktsn", "ktsnd", "libktsn"), made))
+        sizes = {}
+        for package, crates in (("ktsn", ("ktsn", "ktsnd", "libktsn")), ("ktsn-bench", ("ktsn-bench",))):
+            made, sizes[f"{package}, installed"] = packages(package, programs, out, scratch, version, epoch, chosen.arch)
+            (out / f"{package}.cdx.json").write_text(sbom.document(package, version, epoch, sbom.crates(*crates), made))
         for name, (archive, octets, components) in archives(programs, out, scratch, version, chosen.arch).items():
             sizes |= {f"ktsn-{name}, archive": archive.stat().st_size, f"ktsn-{name}, unpacked": octets}
             (out / f"ktsn-{name}.cdx.json").write_text(sbom.document(f"ktsn-{name}", version, epoch, components, [archive]))

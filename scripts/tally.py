@@ -8,8 +8,8 @@ test said, and all that is not a test's: warnings, compile errors.
 tally.py --again DIRECTORY/NAME: out: the names of the failed tests, a line each; nothing where more than three failed, or something else.
 tally.py DIRECTORY SKIPS: in: NAME.json and NAME.status (an exit status) of each suite, and the list of allowed skips. Out:
 results.json and closing.txt in that directory, and the closing line 'N passed, N failed, N skipped'. Exit status 1 if anything
-failed, a suite ran nothing, or a skip is not on the list. A test that failed in NAME and passed in NAME-alone counts as passed, with
-that reason beside it, and is named. Never: a pass by silence.
+failed, a suite ran nothing, or a skip is not on the list. A test that failed in NAME and passed in each of NAME-alone1, 2, … is
+unsteady: it counts as passed, and a line shows its name and rate. Never: a pass by silence.
 tally.py --sum FILE…: the closing lines in these files, of several runs, as one; a file without one counts as a failure.
 """
 
@@ -30,8 +30,7 @@ SKIP = re.compile(r"^\s*SKIP (?P<name>[^:\s]+(?:::[^:\s]+)*): (?P<reason>\S.*)$"
 DULL = re.compile(r"^(test .+ \.\.\. (ok|ignored.*)|running \d+ tests?|\s*)$")
 LEFT_BEHIND = 99  # exit status of a suite whose tests left something behind
 AGAIN_MAX = 3  # more failed tests are no matter of chance
-ALONE = "-alone"
-UNSTEADY = "failed beside other tests, passed alone"
+ALONE = re.compile(r"^(?P<suite>.+)-alone\d+$")
 GO_EVENT = ('{"Time":', '{"ImportPath":')
 GO_SAID = re.compile(r"^\s+\S+\.go:\d+: (\S.*)$")
 CLOSING = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$")
@@ -132,19 +131,23 @@ def judge(name, results, status):
 
 
 def again(results):
-    """The names of failed tests that may run once more, alone."""
+    """The names of failed tests that run some times more, alone."""
     names = [entry["name"].split("::", 1)[-1] for entry in results["checks"] if entry["outcome"] == "failed"]
     return names if len(names) == results["failed"] <= AGAIN_MAX else []
 
 
 def join(results, alone):
-    """The results of a suite, with those of its failed tests that ran once more, alone."""
-    passed = {entry["name"].split("/", 1)[1] for entry in alone["checks"] if entry["outcome"] == "passed"}
+    """The results of a suite: of each failed test that ran some times more, alone, how often it passed."""
+    runs = [{entry["name"].split("/", 1)[1]: entry["outcome"] for entry in run["checks"] if "/" in entry["name"]} for run in alone]
     for entry in results["checks"]:
-        if alone["failed"] == 0 and entry["outcome"] == "failed" and entry["name"].split("/", 1)[-1] in passed:
-            entry |= {"outcome": "passed", "reason": UNSTEADY}
-            results["failed"] -= 1
-            results["passed"] += 1
+        name = entry["name"].split("/", 1)[-1]
+        rates = [run[name] == "passed" for run in runs if name in run]
+        if entry["outcome"] == "failed" and rates:
+            entry["reason"] = f"failed beside other tests, passed {sum(rates)} of {len(rates)} times alone"
+            if all(rates) and all(run["failed"] == 0 for run in alone):
+                entry |= {"outcome": "passed", "unsteady": True}
+                results["failed"] -= 1
+                results["passed"] += 1
     return results
 
 
@@ -180,7 +183,8 @@ def results_in(file):
 
 def main(directory, skips_file):
     ran = {path.stem: judge(path.stem, results_in(path.with_suffix(".json")), int(path.read_text())) for path in sorted(directory.glob("*.status"))}
-    suites = [join(results, ran.get(name + ALONE, Suite("").results())) for name, results in ran.items() if not name.endswith(ALONE)]
+    alone = {name: found["suite"] for name in ran if (found := ALONE.match(name))}
+    suites = [join(results, [ran[one] for one, suite in alone.items() if suite == name]) for name, results in ran.items() if name not in alone]
     passed, failed, skipped, checks, complaints = tally(suites, skips_file.read_text())
     failed += not suites
     document = {"schema": "ktsn.results/1", "experiment": "test", "command": ["make", "test"], "checks": checks}
@@ -188,8 +192,8 @@ def main(directory, skips_file):
     for complaint in complaints:
         print(f"FAILED {complaint}")
     for entry in checks:
-        if entry.get("reason") == UNSTEADY:
-            print(f"UNSTEADY {entry['name']}: {UNSTEADY}")
+        if entry.get("unsteady"):
+            print(f"UNSTEADY {entry['name']}: {entry['reason']}")
     closing = f"{passed} passed, {failed} failed, {skipped} skipped"
     (directory / "closing.txt").write_text(closing + "\n")
     print(closing)
@@ -284,17 +288,21 @@ def read(text, name="s"):
 
 
 def self_test_again():
-    """A few failed tests run again, and count as passed only if they passed, and nothing else went wrong."""
+    """A few failed tests run five times more. Their rate is shown. A test counts as passed if it passed each time."""
     assert again(read(FAILED_LOG)) == ["tests::one"] and not again(read(GOOD_LOG)), "tally self-test: again"
     assert not again(read(FAILED_LOG * (AGAIN_MAX + 1))), "tally self-test: many failed"
     assert not again(read(SUMMARIES.format(0, 1, 0))), "tally self-test: a failure without a name"
     binary = "     Running unittests src/lib.rs (target/debug/deps/a_b-0123456789abcdef)\n"
-    for alone, status, expected in ((GOOD_LOG, 0, (1, 0)), (binary + FAILED_LOG, 101, (0, 1)), ("", 0, (0, 1)), ("", 101, (0, 1)),
-                                    (GOOD_LOG, LEFT_BEHIND, (0, 1)), (GOOD_LOG.replace("a_b", "c"), 0, (0, 1))):
-        joined = join(judge("s", read(binary + FAILED_LOG), 101), judge("s" + ALONE, read(alone, "s" + ALONE), status))
-        assert (joined["passed"], joined["failed"]) == expected, f"tally self-test: alone: {alone}: {joined}"
-    left = join(judge("s", read(binary + FAILED_LOG), LEFT_BEHIND), read(GOOD_LOG, "s" + ALONE))
-    assert left["failed"] == 1, "tally self-test: what is left behind fails, whatever the tests say"
+    left = judge("s-alone1", read(GOOD_LOG, "s-alone1"), LEFT_BEHIND)
+    for runs, expected in (([GOOD_LOG, GOOD_LOG], (0, "failed beside other tests, passed 2 of 2 times alone")),
+                           ([binary + FAILED_LOG, GOOD_LOG], (1, "failed beside other tests, passed 1 of 2 times alone")),
+                           ([binary + FAILED_LOG], (1, "failed beside other tests, passed 0 of 1 times alone")), ([], (1, None)), ([""], (1, None)),
+                           ([GOOD_LOG.replace("a_b", "c")], (1, None)), ([left], (1, "failed beside other tests, passed 1 of 1 times alone"))):
+        alone = [run if isinstance(run, dict) else judge("s-alone1", read(run, "s-alone1"), 0) for run in runs]
+        joined = join(judge("s", read(binary + FAILED_LOG), 101), alone)
+        reason = next(entry for entry in joined["checks"] if entry["name"] == "s/a_b::tests::one").get("reason")
+        assert (joined["failed"], reason) == expected, f"tally self-test: alone: {runs}: {joined}"
+    assert ALONE.match("ovs-guests-alone3")["suite"] == "ovs-guests" and not ALONE.match("ovs-guests"), "tally self-test: names"
 
 
 def self_test():

@@ -32,8 +32,9 @@ const PERIOD_NS: std::ops::RangeInclusive<f64> = 0.01..=1000.0;
 const SHIFT_MAX: u8 = 63;
 /// 2017 to 2223: Linux sets no clock beyond 2232 (`TIME_SETTOD_SEC_MAX`), and the clock goes on from here.
 const SECONDS: std::ops::RangeInclusive<u64> = 1_483_228_800..=8_000_000_000;
-/// TAI − UTC was 10 s in 1972 and is 37 s since 2017; 0: not known.
-const TAI_SECONDS: std::ops::RangeInclusive<i16> = 0..=99;
+/// vmclock's field has the sign of UTC − TAI: Linux computes TAI as UTC less the field (`tai_adjust` of ptp_vmclock). UTC − TAI was −10 s in
+/// 1972 and is −37 s since 2017; 0: not known.
+const UTC_LESS_TAI_SECONDS: std::ops::RangeInclusive<i16> = -99..=0;
 /// A follower waits some of these for a window, and calls a page of 1.5 s too old.
 const INTERVAL: std::ops::RangeInclusive<u64> = 1_000_000..=1_000_000_000;
 const LEAP_MAX: u8 = 5;
@@ -220,8 +221,10 @@ pub enum PageError {
     /// A counter value that the host's counter has not reached.
     #[error("the page's counter is {0} ahead of the host's own, which an exchange found")]
     CounterAhead(u64),
-    /// An impossible offset of TAI.
-    #[error("the page's TAI offset is {0} s, expected 0 to 99")]
+    /// An impossible offset of TAI. A publisher that gives TAI − UTC instead of UTC − TAI has the wrong sign.
+    #[error(
+        "the page's tai_offset_sec (UTC - TAI) is {0} s, expected -99 to 0; is the host's ktsn older than the guest's?"
+    )]
     Tai(i16),
     /// An unknown state.
     #[error("the page's clock status is {0}, expected 0 to 4")]
@@ -297,9 +300,9 @@ impl Page {
             | ESTIMATED_ERROR_VALID
             | MAX_ERROR_VALID
             | if self.tai_offset.is_some() { TAI_VALID } else { 0 };
-        let tai = self.tai_offset.unwrap_or(0).cast_unsigned();
+        let utc_less_tai = self.tai_offset.map_or(0, i16::wrapping_neg).cast_unsigned();
         let small = u64::from(self.status.number()) << 16
-            | u64::from(tai) << 32
+            | u64::from(utc_less_tai) << 32
             | u64::from(self.leap as u8) << 48
             | u64::from(shift) << 56;
         let (seconds, below) = (self.time.0 / 1_000_000_000, self.time.0 % 1_000_000_000);
@@ -380,7 +383,7 @@ impl Page {
             return Err(PageError::NotOurs(own));
         }
         let (status, leap, shift) = ((small >> 16) as u8, (small >> 48) as u8, (small >> 56) as u8);
-        let tai = ((small >> 32) as u16).cast_signed();
+        let utc_less_tai = ((small >> 32) as u16).cast_signed();
         let status = *Status::ALL.get(usize::from(status)).ok_or(PageError::Status(status))?;
         if matches!(status, Status::Unreliable | Status::Unknown) {
             return Err(PageError::Unusable(status));
@@ -393,8 +396,8 @@ impl Page {
             return Err(PageError::Time(seconds));
         }
         let has_tai = flags & TAI_VALID != 0;
-        if has_tai && !TAI_SECONDS.contains(&tai) {
-            return Err(PageError::Tai(tai));
+        if has_tai && !UTC_LESS_TAI_SECONDS.contains(&utc_less_tai) {
+            return Err(PageError::Tai(utc_less_tai));
         }
         if !INTERVAL.contains(&interval) {
             return Err(PageError::Interval(interval));
@@ -408,7 +411,7 @@ impl Page {
             kind,
             marker,
             status,
-            tai_offset: has_tai.then_some(tai),
+            tai_offset: has_tai.then(|| utc_less_tai.wrapping_neg()),
             leap,
             counter: Host(counter),
             time: Utc(seconds * 1_000_000_000 + (whole >> 64) as u64),

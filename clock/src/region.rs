@@ -128,8 +128,9 @@ impl Memory for Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ktsn_eventually::eventually;
     use std::process::Command;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     fn refusal(path: &Path) -> String {
         Region::create(path).expect_err("refused").to_string()
@@ -138,15 +139,10 @@ mod tests {
     /// What `create` makes once its lock is free. A child that another test starts keeps all files open until it runs its program, and the
     /// locks of those that are closed here.
     fn once_free<T>(create: impl Fn() -> io::Result<T>) -> T {
-        let until = Instant::now() + Duration::from_secs(20);
-        loop {
-            match create() {
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                made => return made.unwrap(),
-            }
-        }
+        eventually("its lock is free", Duration::from_secs(20), || match create() {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => None,
+            made => Some(made.unwrap()),
+        })
     }
 
     #[test]

@@ -78,10 +78,14 @@ fn the_page_has_the_kernels_layout() {
         "flags: TAI, the period's maximum error, both errors of the time"
     );
     assert_eq!(
-        [number(34, 1), number(35, 1), number(36, 2), number(38, 1)],
-        [2, 0, 37, 1],
-        "status, smearing, TAI, leap"
+        [number(34, 1), number(35, 1), number(38, 1)],
+        [2, 0, 1],
+        "clock_status, leap_second_smearing_hint, leap_indicator"
     );
+    // As ptp_vmclock has it (`tai_adjust`): of a UTC page, TAI is time_sec less tai_offset_sec.
+    let tai_offset_sec = i16::from_le_bytes([octets[36], octets[37]]);
+    assert_eq!(tai_offset_sec, -37, "tai_offset_sec is negative where TAI is ahead");
+    assert_eq!(number(72, 8).checked_add_signed(-i64::from(tai_offset_sec)), Some(1_790_000_037), "TAI");
     assert_eq!(number(40, 8), 123_456_789_012_345, "counter");
     let period = number(48, 8) as f64 * 2_f64.powi(-64 - i32::try_from(number(39, 1)).unwrap());
     assert!((period * 3e9 - 1.0).abs() < 1e-12, "period {period}");
@@ -104,8 +108,9 @@ fn every_lie_has_a_name() {
         (34, &[5], |error| matches!(error, PageError::Status(5))),
         (34, &[4], |error| matches!(error, PageError::Unusable(Status::Unreliable))),
         (34, &[0], |error| matches!(error, PageError::Unusable(Status::Unknown))),
-        (36, &[200, 0], |error| matches!(error, PageError::Tai(200))),
-        (36, &[0xff, 0xff], |error| matches!(error, PageError::Tai(-1))),
+        (36, &(-200_i16).to_le_bytes(), |error| matches!(error, PageError::Tai(-200))),
+        // The other sign, which a reader of the ABI would take for TAI = UTC - 37 s.
+        (36, &[37, 0], |error| matches!(error, PageError::Tai(37))),
         (38, &[6], |error| matches!(error, PageError::Leap(6))),
         (39, &[64], |error| matches!(error, PageError::Shift(64))),
         (39, &[63], |error| matches!(error, PageError::Period(_))),

@@ -39,13 +39,25 @@ pub fn state(data: &[u8]) {
     assert_eq!(third.state, again.state);
 }
 
-/// Netlink messages: links, addresses, routes and neighbours (first octet even), IPsec policies (odd).
+/// Netlink messages: links, addresses, routes and neighbours (first octet even), chains and rules of nf_tables (a remainder of 5 by 8),
+/// IPsec policies (odd). And (a remainder of 7) tables of the older iptables, and ICMP messages of routers.
 ///
 /// # Panics
 /// When an invariant does not hold.
 pub fn netlink(data: &[u8]) {
     let Some((first, octets)) = data.split_first() else { return };
-    let [own, _] = fuzzing::own();
+    let [own, own_v6] = fuzzing::own();
+    if first % 8 == 5 {
+        let named = fuzzing::nf_tables(octets, "eth0", own);
+        return assert!(named.iter().all(|prefix| !prefix.address().is_loopback()), "never taken");
+    }
+    if first % 8 == 7 {
+        let is_v4 = first & 8 == 0;
+        let named = fuzzing::older_table(is_v4, octets, "eth0", if is_v4 { own } else { own_v6 });
+        assert!(named.iter().all(|prefix| prefix.address().is_ipv4() == is_v4), "a table is of one family");
+        let excepted = fuzzing::excepted(is_v4, octets);
+        return assert!(excepted.is_none_or(|destination| destination.is_ipv4() == is_v4));
+    }
     if first % 2 == 1 {
         let (protects, covers) = fuzzing::policies(octets, own, [192, 168, 50, 2].into());
         return assert!(protects || !covers, "what covers protects");
@@ -135,10 +147,12 @@ fn keeps_the_rules(attachment: &Attachment) {
     assert!(!attachment.name.is_empty() && !attachment.interface.is_empty());
     assert!(attachment.interface.len() <= INTERFACE_OCTETS_MAX, "{}", attachment.interface);
     assert!(attachment.clients.slots > 0 && attachment.clients.clients_max > 0);
-    let bounds = ktsn_expect::predictor::PERIOD_MIN..=ktsn_expect::predictor::PERIOD_MAX;
-    assert!(attachment.clients.receive_period.is_none_or(|period| bounds.contains(&period)));
     assert!(attachment.horizon.get() > 0 && attachment.overrun_limit.get() >= 0);
     let _ = (attachment.allowed(), attachment.takes_no_datagram());
+    // What is listed is accepted again, whatever keys there are, and lists the same. Bounds hold so for each key.
+    let listed = attachment.config();
+    let again = Attachment::check("listed", listed.clone());
+    assert_eq!(again.map(|again| again.config()).as_ref(), Ok(&listed));
 }
 
 fn is_told(error: &ConfigError, given: &str) {

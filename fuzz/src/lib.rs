@@ -9,12 +9,15 @@
 
 // libktsn's own files: a shared object cannot be linked, and the target needs a part of them.
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../libktsn/src/abi.rs"]
-mod abi;
+#[path = "."]
+mod process {
+    #[path = "../../libktsn/src/process/abi.rs"]
+    pub(crate) mod abi;
+}
 #[cfg(feature = "api")]
 mod api;
 #[allow(dead_code)]
-#[path = "../../libktsn/src/control_messages.rs"]
+#[path = "../../libktsn/src/call/control_messages.rs"]
 mod control_messages;
 #[cfg(feature = "api")]
 mod daemon;
@@ -33,9 +36,14 @@ mod link;
 mod messages;
 // The lab around it runs QEMU.
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../lab/src/vm/monitor_lines.rs"]
+#[path = "../../host/src/monitor_lines.rs"]
 mod monitor_lines;
 pub mod mutate;
+mod qemu;
+// The doctor around it reads /proc.
+#[allow(dead_code)]
+#[path = "../../ktsn/src/doctor/vm/arguments.rs"]
+mod qemu_arguments;
 mod qmp;
 // What the tests of ktsn-resolve are held against.
 #[allow(dead_code)]
@@ -59,6 +67,7 @@ pub use far::far;
 pub use guest::guest;
 pub use link::link;
 pub use messages::messages;
+pub use qemu::qemu;
 pub use qmp::qmp;
 #[cfg(feature = "api")]
 pub use registrar::registrar;

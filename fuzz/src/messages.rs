@@ -88,7 +88,9 @@ fn others(&(level, kind, data): &Item<'_>) -> (bool, bool, bool) {
         (0, _) => (false, true, false),
         // in6_pktinfo without an address names no more than an interface.
         (41, 50) if data.len() == 20 && data[..16] == [0; 16] => (false, true, false),
-        (41, 52 | 67) if octet_or_default(data).is_some() => (false, false, false),
+        (41, 52) if octet_or_default(data).is_some() => (false, false, false),
+        // −1 means the socket's own to some kernels, 255 to others.
+        (41, 67) if octet_or_default(data).flatten().is_some() => (false, false, false),
         (41, _) => (false, false, true),
         _ => (true, false, false),
     }
@@ -112,7 +114,7 @@ pub fn messages(data: &[u8]) {
             assert_eq!(parsed.segment_octets, last(&items, 17, 103, segment));
             assert_eq!((parsed.tos, parsed.ttl), (last(&items, 0, 1, tos), last(&items, 0, 2, ttl)));
             assert_eq!(parsed.hop_limit, last(&items, 41, 52, octet_or_default));
-            assert_eq!(parsed.traffic_class, last(&items, 41, 67, octet_or_default));
+            assert_eq!(parsed.traffic_class, last(&items, 41, 67, |data| octet_or_default(data)?));
             let priority = last(&items, 1, 12, int).map(|value| value.cast_unsigned().min(15) as u8);
             assert_eq!(parsed.priority, priority);
             let word = |data: &[u8]| int(data).map(i32::cast_unsigned);

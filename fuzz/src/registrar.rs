@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ktsn_ring::control::{self, Hello, HelloStatus, Message};
 use ktsn_ring::layout::ABI;
-use ktsnd::fuzzing::registrar::{Counted, Driver, Limits, Namespace, Passed, Peer};
+use ktsnd::fuzzing::registrar::{ATTACHMENTS, Counted, Driver, Limits, Namespace, Passed, Peer};
 
 use client::Client;
 
@@ -63,9 +63,9 @@ pub fn registrar(data: &[u8]) {
     run(data);
 }
 
-/// How many clients and streams there were, and how many connections were left at the end.
-fn run(data: &[u8]) -> (usize, usize, usize) {
-    let Some((limits, steps)) = data.split_first_chunk::<4>() else { return (0, 0, 0) };
+/// What there is after the steps.
+fn walk(data: &[u8]) -> Option<Model> {
+    let (limits, steps) = data.split_first_chunk::<4>()?;
     let limits = limits_of(*limits);
     let mut model = Model {
         driver: Driver::new(limits).expect("descriptors"),
@@ -85,6 +85,12 @@ fn run(data: &[u8]) -> (usize, usize, usize) {
         }
         model.audit();
     }
+    Some(model)
+}
+
+/// How many clients and streams there were, and how many connections were left at the end.
+fn run(data: &[u8]) -> (usize, usize, usize) {
+    let Some(mut model) = walk(data) else { return (0, 0, 0) };
     model.another_namespace_is_served();
     model.settle();
     model.all_are_answered();
@@ -216,6 +222,9 @@ impl Model {
             assert!(region.is_given_back(), "a region is given back");
         }
         assert!(self.clients.values().all(|client| client.is_ended), "each client ends");
+        (0..ATTACHMENTS).for_each(|attachment| self.driver.set_served(attachment, false));
+        self.settle();
+        assert_eq!(self.driver.datagrams(), 0, "an attachment that goes takes its datagrams along");
         assert!(self.driver.is_empty(), "nothing is left of connections that are over");
     }
 
@@ -285,7 +294,15 @@ impl Program {
 
 #[cfg(test)]
 mod tests {
-    use super::run;
+    use super::{run, walk};
+
+    /// A datagram of a client waits; one whose message lies about a length, and one of no client, end their connections.
+    #[test]
+    fn corpus_of_registrar_has_datagrams() {
+        let data = include_bytes!("../corpus/registrar/later.bin");
+        assert_eq!(walk(data).map(|model| model.driver.datagrams()), Some(1));
+        run(data);
+    }
 
     type Case = (&'static str, &'static [u8], (usize, usize, usize));
 

@@ -4,18 +4,18 @@
 //! In: an attachment (no overlay and a forwarding node, routed, or bridged with head-end replication; IPv4 and IPv6 inside and
 //! outside; routes, neighbours, lists, tags, outer fields) and one datagram. The answer must be that of the plain reference
 //! which the crate's own tests are held against; whatever leaves is as long as it said, fits its device, and carries the
-//! inner packet's ECN outside (RFC 6040 4.1).
+//! inner packet's ECN outside, CE as ECT(0) (RFC 3168 9.1.1).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ktsn_model::IpPrefix;
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, Bridged, Egress, Flow, Forwarding, Link, LinkTable,
-    Member, MemberAt, Neighbour, OuterDf, OuterDs, OuterTtl, Overlay, Peer, PortIndex, Refusal, Replica,
-    Resolved, Route, TableError, Tables, Tunnel, Via, Vxlan, VxlanBridged, VxlanRouted, next_replica,
-    resolve_replica,
+    AskedFamilies, Attachment, AttachmentIndex, AttachmentTables, Bridged, Egress, Flow, Forwarding,
+    InterfaceRoute, Link, LinkTable, Marks, Member, MemberAt, Neighbour, OuterDf, OuterDs, OuterTtl, Overlay,
+    Peer, PortIndex, Refusal, Replica, Resolved, Route, RouteAnswer, TableError, Tables, Tunnel, Via, Vxlan,
+    VxlanBridged, VxlanRouted, next_replica, resolve_answered, resolve_replica,
 };
-use ktsn_wire::{DsField, HeaderTemplate, MacAddress, Pcp, Tci, Vid, Vni, dissect};
+use ktsn_wire::{DsField, HeaderTemplate, Identifications, MacAddress, Pcp, Tci, Vid, Vni, dissect};
 
 use crate::reference::{self, Kind, Plain};
 
@@ -33,8 +33,9 @@ pub fn resolve(data: &[u8]) {
 /// How many frames left.
 fn run(data: &[u8]) -> usize {
     let mut octets = Octets(data);
-    let plain = octets.plain();
+    let mut plain = octets.plain();
     let (flow, payload_octets) = octets.flow();
+    octets.ask(&mut plain);
     let tables = match tables(&plain) {
         Ok(tables) => tables,
         Err(TableError::TunnelFamily { .. } | TableError::GroupMember(_) | TableError::ReservedVlan) => {
@@ -42,7 +43,7 @@ fn run(data: &[u8]) -> usize {
         }
         Err(error) => panic!("{error}: {plain:?}"),
     };
-    match (all(&tables, &flow), reference::resolve(&plain, &flow)) {
+    match (all(&tables, &flow, plain.answer.as_ref()), reference::resolve(&plain, &flow)) {
         (Ok(ours), Ok(theirs)) => {
             assert_eq!(ours.len(), theirs.len(), "{flow:?} {plain:?}");
             for (ours, theirs) in ours.iter().zip(&theirs) {
@@ -66,7 +67,8 @@ fn run(data: &[u8]) -> usize {
 fn written_by(template: &HeaderTemplate, payload_octets: u16) -> Vec<u8> {
     let payload = vec![0x5a; usize::from(payload_octets)];
     let mut out = vec![0; template.frame_octets(payload.len())];
-    match template.write_frame_identified(&payload, 77, &mut out) {
+    let numbers = Identifications { outer: 76, inner: 77 };
+    match template.write_frame_identified(&payload, numbers, &mut out) {
         Ok(octets) => assert_eq!(octets, out.len(), "as long as it said"),
         Err(_) => out.clear(),
     }
@@ -89,14 +91,18 @@ fn written(ours: &Resolved, theirs: &HeaderTemplate, payload_octets: u16, plain:
     assert!(frame.len() <= octets_max as usize, "{} octets, at most {octets_max}", frame.len());
     let Ok(taken_apart) = dissect(&frame, Some(VXLAN_PORT)) else { panic!("no frame: {frame:02x?}") };
     if let Some(tunnel) = taken_apart.tunnel {
-        assert_eq!(tunnel.outer.ds.0 & 3, taken_apart.inner.ds.0 & 3, "ECN");
+        let ecn = taken_apart.inner.ds.0 & 3;
+        assert_eq!(tunnel.outer.ds.0 & 3, if ecn == 3 { 2 } else { ecn }, "ECN");
     }
     frame
 }
 
 /// All frames that a datagram leaves as, as a worker asks for them.
-fn all(tables: &Tables, flow: &Flow) -> Result<Vec<Resolved>, Refusal> {
-    let mut found = vec![resolve_replica(tables, flow, Replica::First)?];
+fn all(tables: &Tables, flow: &Flow, answer: Option<&RouteAnswer>) -> Result<Vec<Resolved>, Refusal> {
+    let mut found = vec![match answer {
+        Some(answer) => resolve_answered(tables, flow, answer)?,
+        None => resolve_replica(tables, flow, Replica::First)?,
+    }];
     let mut last = found.first().and_then(|first| first.replica);
     while let Some(next) = last.and_then(|last| next_replica(tables, INDEX, last)) {
         found.extend(resolve_replica(tables, flow, next).ok());
@@ -128,7 +134,9 @@ fn tables(plain: &Plain) -> Result<Tables, TableError> {
         destinations: Some(plain.destinations.clone()),
         own: plain.own.clone(),
         vlan: plain.vlan,
-    })?;
+    })?
+    .asking(AskedFamilies { is_v4: plain.asked.0, is_v6: plain.asked.1 })
+    .with_local(plain.delivered.clone())?;
     if let Kind::Plain(own, is_v4, is_v6) = &plain.kind {
         attachment = attachment.forwarded(Forwarding { own: own.clone(), is_v4: *is_v4, is_v6: *is_v6 })?;
     }
@@ -193,9 +201,10 @@ impl Octets<'_> {
     }
 
     fn route(&mut self) -> Route {
-        let via = match self.one() % 4 {
+        let via = match self.one() % 8 {
             0 => Via::Elsewhere,
-            1 => Via::Gateway(self.address()),
+            4 => Via::Asked,
+            1 | 5 => Via::Gateway(self.address()),
             _ => Via::OnLink,
         };
         let source = self.one().is_multiple_of(4).then(|| self.address());
@@ -271,7 +280,29 @@ impl Octets<'_> {
             destinations: self.list(4, Self::prefix),
             own: self.list(2, Self::address),
             vlan: (tag != 0).then_some(tci),
+            asked: (false, false),
+            delivered: Vec::new(),
+            answer: None,
         }
+    }
+
+    /// What only the kernel knows. It is read last: inputs without it are those of a namespace where the main table decides.
+    fn ask(&mut self, plain: &mut Plain) {
+        plain.asked = match self.one() {
+            asked @ 1..=3 => (asked & 1 != 0, asked & 2 != 0),
+            _ => (false, false),
+        };
+        plain.delivered = self.list(2, Self::prefix);
+        plain.answer = match self.one() % 4 {
+            0 => None,
+            1 => Some(RouteAnswer::Elsewhere),
+            _ => Some(RouteAnswer::Interface(InterfaceRoute {
+                gateway: self.one().is_multiple_of(2).then(|| self.address()),
+                source: self.one().is_multiple_of(2).then(|| self.address()),
+                mtu: self.one().is_multiple_of(2).then(|| u32::from(self.two())),
+                hop_limit: Some(self.one()).filter(|hops| *hops != 0),
+            })),
+        };
     }
 
     /// The datagram, and how long its payload is.
@@ -282,6 +313,8 @@ impl Octets<'_> {
             address => address,
         };
         let flow = Flow {
+            is_connected: false,
+            uid: 0,
             attachment: INDEX,
             bound: (switches & 2 != 0).then(|| self.address()),
             source_port: self.two(),
@@ -290,6 +323,12 @@ impl Octets<'_> {
             scope: u32::from(switches >> 2 & 3),
             traffic_class: self.one(),
             hop_limit: self.one(),
+            marks: Marks {
+                dont_fragment: switches & 0x10 == 0,
+                flow_label: if switches & 0x40 != 0 { 0xa_bcde } else { 0 },
+                udp_checksum: switches & 0x80 == 0,
+                is_default_hop_limit: false,
+            },
         };
         (flow, self.two() % 9_000)
     }

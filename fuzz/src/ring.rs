@@ -30,6 +30,11 @@ pub fn control(data: &[u8]) {
         Ok(Message::Unregister(unregister)) => assert_eq!(data, unregister.encode(), "Unregister"),
         Ok(Message::Expect(expect)) => assert_eq!(data, expect.encode(), "Expect"),
         Ok(Message::ShowPort(shown)) => assert_eq!(data, shown.encode(), "ShowPort"),
+        Ok(Message::Later(later)) => {
+            let header = later.header.encode().into_iter().flat_map(u64::to_ne_bytes);
+            let rest = [later.name, later.control, later.payload].concat();
+            assert_eq!(data, header.chain(rest).collect::<Vec<u8>>(), "Later");
+        }
         Err(_) => {}
     }
     if let Ok(reply) = HelloReply::parse(data) {

@@ -13,6 +13,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("expect", crate::expect),
     ("guest", crate::guest),
     ("far", crate::far),
+    ("qemu", crate::qemu),
     ("qmp", crate::qmp),
     ("vptp", crate::vptp),
     ("resolve", crate::resolve),

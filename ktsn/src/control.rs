@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use ktsn_cli::output::listed;
 use ktsn_proto::v1::node_client::NodeClient;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -71,11 +72,6 @@ pub(crate) enum ControlError {
 /// The directory of a socket.
 fn directory(socket: &Path) -> std::path::Display<'_> {
     socket.parent().unwrap_or(socket).display()
-}
-
-/// Paths on one line.
-pub(crate) fn listed(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The run directory meant: the flag, `KTSN_RUN_DIR`, or the default; always absolute.

@@ -1,29 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `ktsn`: the user's one command line.
 //!
-//! In: arguments. Out: what the subcommand says, and an exit status. Thin: the work is done by `ktsn-measure`,
-//! `ktsn-lab` and ktsnd; here it is only asked for and shown.
+//! In: arguments. Out: what the subcommand says, and an exit status. Thin: the work is done by `ktsn-traffic`, ktsnd and
+//! Kubernetes; here it is only asked for and shown. The laboratory's commands are another program's (`laboratory`).
 
 mod captured;
 mod cmd;
 mod control;
 mod doctor;
-mod installed;
+mod files;
+mod guest;
 mod k8s;
-mod output;
+mod laboratory;
 mod running;
 #[allow(unsafe_code)]
 mod sys;
-mod vm_config;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
-use ktsn_measure::plain;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use ktsn_cli::{generate, installed, output};
+use ktsn_traffic::plain;
+
+const EXAMPLE: &str = "Example:\n  ktsn run --with-daemon eth0 -- ./controller";
 
 /// Exact transmit times for programs that use SO_TXTIME.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "ktsn", version, after_help = "Example:\n  ktsn run --with-daemon eth0 -- ./controller")]
+#[command(name = "ktsn", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -35,47 +38,46 @@ enum Command {
     Talk(cmd::talk::TalkArgs),
     Listen(cmd::listen::ListenArgs),
     Tap(cmd::tap::TapArgs),
-    Control(cmd::control_loop::ControlArgs),
-    Answer(cmd::control_loop::AnswerArgs),
-    Bench(cmd::bench::BenchArgs),
-    Report(cmd::report::ReportArgs),
-    Rt(cmd::rt::RtArgs),
     Status(cmd::status::StatusArgs),
     Top(cmd::top::TopArgs),
     Schedule(cmd::schedule::ScheduleArgs),
     Doctor(cmd::doctor::DoctorArgs),
     Debug(cmd::debug::DebugArgs),
     K8s(cmd::k8s::K8sArgs),
-    Vm(cmd::vm::VmArgs),
     Clock(cmd::clock::ClockArgs),
     Guest(cmd::guest::GuestArgs),
     #[command(hide = true)]
-    Generate(cmd::generate::GenerateArgs),
-    Remote(cmd::remote::RemoteArgs),
+    Generate(generate::GenerateArgs),
+}
+
+/// The command line with the laboratory's commands, hidden or not.
+fn whole(is_hidden: bool) -> clap::Command {
+    Cli::command()
+        .after_help(format!("{}\n{EXAMPLE}", laboratory::help()))
+        .subcommands(laboratory::stubs(is_hidden))
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(status) = laboratory::carry_out(&words) {
+        return status;
+    }
+    let matches = whole(true).get_matches();
+    let command = Cli::from_arg_matches(&matches).map(|cli| cli.command).unwrap_or_else(|error| error.exit());
+    match command {
         Command::Run(args) => cmd::run::run(&args),
         Command::Talk(args) => cmd::talk::run(&args),
         Command::Listen(args) => cmd::listen::run(&args),
         Command::Tap(args) => cmd::tap::run(&args),
-        Command::Control(args) => cmd::control_loop::control(&args),
-        Command::Answer(args) => cmd::control_loop::answer(&args),
-        Command::Bench(args) => cmd::bench::run(&args),
-        Command::Report(args) => cmd::report::run(&args),
-        Command::Rt(args) => cmd::rt::run(&args),
         Command::Status(args) => cmd::status::run(&args),
         Command::Top(args) => cmd::top::run(&args),
         Command::Schedule(args) => cmd::schedule::run(&args),
         Command::Doctor(args) => cmd::doctor::run(&args),
         Command::Debug(args) => cmd::debug::run(&args),
         Command::K8s(args) => cmd::k8s::run(&args),
-        Command::Vm(args) => cmd::vm::run(&args),
         Command::Clock(args) => cmd::clock::run(&args),
         Command::Guest(args) => cmd::guest::run(&args),
-        Command::Remote(args) => cmd::remote::run(&args),
-        Command::Generate(args) => cmd::generate::run(Cli::command(), &args),
+        Command::Generate(args) => generate::run(whole(args.is_man()), &args),
     }
 }
 
@@ -83,21 +85,8 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    /// Longer lines are broken in two by clap: prose may be, an example may not.
-    const COLUMNS: usize = 100;
-
-    fn look(command: &clap::Command, path: &str) {
-        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        for line in help.lines().filter(|line| line.starts_with("  ")) {
-            assert!(line.chars().count() <= COLUMNS, "{path} --help: {line}");
-        }
-        for inner in command.get_subcommands() {
-            look(inner, &format!("{path} {}", inner.get_name()));
-        }
-    }
-
     #[test]
     fn examples_of_every_help_are_shown_whole() {
-        look(&Cli::command(), "ktsn");
+        ktsn_cli::check_examples(&whole(true));
     }
 }

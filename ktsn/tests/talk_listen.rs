@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use ktsn_measure::records::{join, load_arrivals, load_talk};
-use ktsn_measure::{listener, talker};
+use ktsn_traffic::records::{join, load_arrivals, load_talk};
+use ktsn_traffic::{listener, talker};
 
 fn ktsn(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ktsn"));

@@ -385,6 +385,8 @@ impl World {
             priority: (number % 8) as u8,
             traffic_class: 0,
             has_waited: false,
+            marks: ktsn_ring::HeaderMarks::NONE,
+            identification: 0,
             hop_limit: 0,
             report_id: 0,
             descriptor: 0,
@@ -419,6 +421,8 @@ impl World {
 /// The one stream of client `number`.
 fn stream(number: u64) -> StreamInfo {
     StreamInfo {
+        interface: 0,
+        uid: 0,
         token: 1,
         cookie: number,
         attachment: AttachmentIndex(0),

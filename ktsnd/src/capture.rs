@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use ktsn_bpf::{BpfError, Capture, Destination, Options};
-use ktsn_resolve::{AttachmentIndex, Tables, Verdict, destination_table};
+use ktsn_resolve::{AttachmentIndex, Tables, Verdict, captured_destinations};
 
 use crate::tables::host_end;
 use crate::worker::Ring;
@@ -66,15 +66,15 @@ impl HostEnd {
 
     /// The rules that follow from these tables.
     pub(crate) fn set_tables(&mut self, tables: &Tables, index: AttachmentIndex) -> Result<(), CaptureError> {
-        let rules: Vec<Destination> = destination_table(tables, index)
-            .rules
+        let rules: Vec<Destination> = captured_destinations(tables, index)
             .iter()
             .map(|rule| {
                 let (address, bits) = rule.prefix.mapped();
                 let take = match rule.verdict {
                     // The pod's kernel has asked for SO_BROADCAST already.
                     Verdict::Take { payload_max } | Verdict::Broadcast { payload_max } => Some(payload_max),
-                    Verdict::Bypass(_) => None,
+                    // The pod's kernel has chosen their way already.
+                    Verdict::Asked { .. } | Verdict::Bypass(_) => None,
                 };
                 Destination { address, bits, take }
             })

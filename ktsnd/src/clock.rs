@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The clock watcher: a thread that asks the clock's source whether the clock is good, and notices when it is set.
 //!  
-//! In: readings of a [`Source`], and the kernel's notification that CLOCK_REALTIME was set (TFD_TIMER_CANCEL_ON_SET). Out: the
+//! In: readings of a [`Source`], the kernel's notification that CLOCK_REALTIME was set (TFD_TIMER_CANCEL_ON_SET), and CLOCK_TAI
+//! beside CLOCK_MONOTONIC, which tells a step of TAI from a leap second. Out: the
 //! current state, and a call at each change. It reads clocks and never sets one. The node notifies workers; none of them waits
 //! for this thread.
 
@@ -9,6 +10,7 @@ pub(crate) mod fuzzing;
 mod judge;
 mod parse;
 mod source;
+mod tai;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +24,8 @@ use rustix::time::{
 
 use judge::{Judge, Reading};
 pub(crate) use source::Source;
+use tai::{TaiChange, TaiReading, compare};
+use tracing::warn;
 
 use crate::now::monotonic_now;
 use crate::supervise::Watched;
@@ -86,13 +90,26 @@ enum Woken {
 /// Asks the source until it must stop; `wait` waits for the given time, or for an event.
 fn watch(
     ask: &mut dyn FnMut() -> Reading,
+    read_tai: &mut dyn FnMut() -> TaiReading,
     period: Duration,
     wait: &mut dyn FnMut(Duration) -> Woken,
     known: &Known,
     report: &dyn Fn(),
 ) {
     let mut judge = Judge::default();
+    let mut before = read_tai();
+    let mut was_set = false;
     loop {
+        let now = read_tai();
+        let change = compare(std::mem::replace(&mut before, now), now, std::mem::take(&mut was_set));
+        log_change(change);
+        if change.step.is_some() {
+            let has_changed = judge.step();
+            known.lock().follow(&judge, has_changed);
+            if has_changed {
+                report();
+            }
+        }
         let has_changed = judge.read(ask());
         known.lock().follow(&judge, has_changed);
         if has_changed {
@@ -100,15 +117,21 @@ fn watch(
         }
         match wait(if judge.is_contradicted() { period / 2 } else { period }) {
             Woken::TimePassed => {}
-            Woken::ClockSet => {
-                let has_changed = judge.step();
-                known.lock().follow(&judge, has_changed);
-                if has_changed {
-                    report();
-                }
-            }
+            Woken::ClockSet => was_set = true,
             Woken::Stop => return,
         }
+    }
+}
+
+/// Says what no reading of the source says.
+fn log_change(change: TaiChange) {
+    let stepped = change.step.map_or("CLOCK_TAI went on, as at a leap second".to_owned(), |moved| {
+        format!("CLOCK_TAI was set, by {:.3} s", moved.get() as f64 / 1e9)
+    });
+    match change.utc_offset {
+        Some((before, now)) => warn!(before, now, "TAI - UTC is another one now; {stepped}"),
+        None if change.step.is_some() => warn!("{stepped}"),
+        None => {}
     }
 }
 
@@ -186,7 +209,7 @@ impl Watcher {
                     woken
                 };
                 let mut ask = || first.take().unwrap_or_else(|| source.read());
-                watch(&mut ask, period, &mut wait, &told, &report);
+                watch(&mut ask, &mut TaiReading::now, period, &mut wait, &told, &report);
             })?;
         Ok(Self { known, stop, thread: Some(thread) })
     }
@@ -211,7 +234,8 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// A source and a wait that follow a script: `g` good, `b` bad, `s` the clock is set while the watcher waits.
+    /// A source and a wait that follow a script: `g` good, `b` bad; while the watcher waits `s` the clock is set, `l` a leap second
+    /// comes, `t` somebody sets TAI - UTC.
     fn follow(script: &str) -> (Vec<bool>, ClockView) {
         let (known, changes) = (Known::default(), RefCell::new(Vec::new()));
         let letters = RefCell::new(script.chars().peekable());
@@ -219,16 +243,26 @@ mod tests {
             Some('g') => Reading::good(None),
             _ => Reading::bad("unsynchronised"),
         };
+        let clocks = RefCell::new(TaiReading { distance: Nanos::ZERO, at: Monotonic::ZERO, utc_offset: 37 });
         let mut wait = |_| {
-            if letters.borrow_mut().next_if_eq(&'s').is_some() {
+            let is_next = |letter| letters.borrow_mut().next_if_eq(&letter).is_some();
+            if is_next('s') {
                 Woken::ClockSet
+            } else if is_next('l') {
+                clocks.borrow_mut().utc_offset += 1;
+                Woken::ClockSet
+            } else if is_next('t') {
+                let mut clocks = clocks.borrow_mut();
+                clocks.utc_offset -= 1;
+                clocks.distance = clocks.distance.saturating_sub(Nanos::from_seconds(1));
+                Woken::TimePassed
             } else if letters.borrow_mut().peek().is_some() {
                 Woken::TimePassed
             } else {
                 Woken::Stop
             }
         };
-        watch(&mut ask, Duration::ZERO, &mut wait, &known, &|| {
+        watch(&mut ask, &mut || *clocks.borrow(), Duration::ZERO, &mut wait, &known, &|| {
             changes.borrow_mut().push(known.is_good());
         });
         (changes.into_inner(), known.view())
@@ -249,6 +283,15 @@ mod tests {
         let (changes, view) = follow("gsgggggsgggg");
         assert_eq!(changes, [true, false, true, false, true]);
         assert_eq!((view.fault, view.steps, view.transitions), (None, 2, 4));
+    }
+
+    #[test]
+    fn a_leap_second_is_no_step_and_a_new_tai_offset_is_one() {
+        let (changes, view) = follow("glgggg");
+        assert_eq!((changes, view.fault, view.steps), (vec![true], None, 0));
+        let (changes, view) = follow("gtgggggtggggg");
+        assert_eq!(changes, [true, false, true, false, true]);
+        assert_eq!((view.fault, view.steps), (None, 2));
     }
 
     #[test]

@@ -4,44 +4,28 @@
 //! In: untrusted text. Out: [`Config`], or one error that names the field, the value and what was expected.
 //! Nothing here touches the system; whether a device exists is found out by who opens it.
 
-mod addresses;
-mod attach_flag;
-mod capture;
-mod checked;
-mod clock;
-mod egress;
-mod ethernet;
-mod ingress;
-mod metrics;
-mod overlay;
+mod attachment;
+mod daemon;
 mod policing;
 mod port;
-mod raw;
-mod receive;
 mod schedule;
-mod segment;
 mod values;
 
-pub use addresses::Given;
-pub use attach_flag::{attach_keys, parse_attach};
-pub use capture::CaptureMode;
-pub use checked::{Attachment, ClientLimits, Config, Daemon};
-pub use clock::ClockSource;
-pub use egress::EgressMode;
-pub use ethernet::Ethernet;
-pub use ingress::IngressMode;
+use serde::Deserialize;
+
+pub use attachment::{
+    Attachment, CaptureMode, ClientLimits, EgressMode, Ethernet, Given, IngressMode, Overlay, PeersTarget,
+    ReceiveMode, SegmentFrom, Vxlan, VxlanPeer, attach_keys, parse_attach,
+};
+pub(crate) use attachment::{check_peers, check_vni};
+pub use daemon::{ClockSource, Daemon};
 pub use ktsn_proto::attachment::{
     AddressesConfig, AttachmentConfig, OuterConfig, OverlayConfig, PeerConfig, TakeConfig, VxlanConfig,
 };
 pub use ktsn_schedule::Schedule;
-pub use overlay::{Overlay, PeersTarget, Vxlan, VxlanPeer};
-pub(crate) use overlay::{check_peers, check_vni};
 pub use policing::{FilterName, Identity, Policing};
 pub use port::{AdapterChoice, ClassChoice, ClassOrder, Mode, Port, SelectionChoice, SpinMargin};
-pub use receive::ReceiveMode;
 pub(crate) use schedule::{gate_fault, read as read_schedule, write as write_schedule};
-pub use segment::SegmentFrom;
-pub(crate) use segment::prefixes_of;
 
 /// What is wrong with a configuration, with the path of the field.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,6 +75,46 @@ impl ConfigError {
     pub(crate) fn value(field: &str, value: impl std::fmt::Display, expected: impl Into<String>) -> Self {
         Self::Value { field: field.to_owned(), value: value.to_string(), expected: expected.into() }
     }
+
+    pub(crate) fn missing(field: &str, expected: &str) -> Self {
+        Self::Missing { field: field.to_owned(), expected: expected.to_owned() }
+    }
+
+    pub(crate) fn duplicate(field: &str, value: impl std::fmt::Display) -> Self {
+        Self::Duplicate { field: field.to_owned(), value: value.to_string() }
+    }
+}
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// `[daemon]`.
+    pub daemon: Daemon,
+    /// `[[port]]`.
+    pub ports: Vec<Port>,
+    /// `[[attachment]]`.
+    pub attachments: Vec<Attachment>,
+    /// The names of those that must be attached for ktsnd to start: those of the command line.
+    pub required: Vec<String>,
+    /// `[[schedule]]`.
+    pub schedules: Vec<Schedule>,
+    /// `[policing]`.
+    pub policing: Option<Policing>,
+}
+
+/// The shape of the TOML document. Unknown fields are errors.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConfig {
+    #[serde(default)]
+    daemon: daemon::RawDaemon,
+    #[serde(default)]
+    port: Vec<port::RawPort>,
+    #[serde(default)]
+    attachment: Vec<AttachmentConfig>,
+    #[serde(default)]
+    schedule: Vec<toml::Table>,
+    policing: Option<policing::RawPolicing>,
 }
 
 impl Config {
@@ -99,10 +123,55 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] for the first fault found.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let raw: raw::RawConfig = toml::from_str(text)
+        let raw: RawConfig = toml::from_str(text)
             .map_err(|error| ConfigError::Syntax(error.to_string().trim_end().to_owned()))?;
-        checked::check(raw)
+        check(raw)
     }
+}
+
+fn check(raw: RawConfig) -> Result<Config, ConfigError> {
+    let mut config = Config { daemon: Daemon::check(&raw.daemon)?, ..Config::default() };
+    for (i, schedule) in raw.schedule.iter().enumerate() {
+        let field = format!("schedule[{i}]");
+        let schedule = schedule::check(&field, schedule)?;
+        if config.schedules.iter().any(|s| s.name == schedule.name) {
+            return Err(ConfigError::duplicate(&format!("{field}.name"), schedule.name.unwrap_or_default()));
+        }
+        config.schedules.push(schedule);
+    }
+    for (i, port) in raw.port.into_iter().enumerate() {
+        let field = format!("port[{i}]");
+        let port = Port::check(&field, &port)?;
+        if config.ports.iter().any(|p| p.device == port.device) {
+            return Err(ConfigError::duplicate(&format!("{field}.device"), port.device));
+        }
+        if let Some(name) =
+            port.schedule.as_ref().filter(|n| config.schedules.iter().all(|s| s.name.as_ref() != Some(*n)))
+        {
+            let known: Vec<&str> = config.schedules.iter().filter_map(|s| s.name.as_deref()).collect();
+            let expected = if known.is_empty() {
+                "the name of a [[schedule]]; this file has none".to_owned()
+            } else {
+                format!("the name of a [[schedule]]: {}", known.join(", "))
+            };
+            return Err(ConfigError::value(&format!("{field}.schedule"), name, expected));
+        }
+        config.ports.push(port);
+    }
+    for (i, attachment) in raw.attachment.into_iter().enumerate() {
+        let field = format!("attachment[{i}]");
+        let attachment = Attachment::check(&field, attachment)?;
+        if config.attachments.iter().any(|a| a.name == attachment.name) {
+            return Err(ConfigError::duplicate(&format!("{field}.name"), attachment.name));
+        }
+        config.attachments.push(attachment);
+    }
+    if let Some(raw) = raw.policing {
+        let ports = config.ports.iter().map(|port| port.device.as_str());
+        let uplinks = config.attachments.iter().filter_map(|attachment| attachment.uplink.as_deref());
+        config.policing = Some(Policing::check(raw, &ports.chain(uplinks).collect::<Vec<_>>())?);
+    }
+    Ok(config)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The control API on RUN_DIR/ktsnd.sock: translates messages, asks the node, translates back.
+//! The control API on RUN_DIR/ktsnd.sock: translates messages, asks the node, translates back. It has a thread of its own, so that
+//! `Health` is answered while the node waits for the kernel.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -16,6 +17,8 @@ use tonic::{Request, Response, Status};
 
 use crate::config::{Attachment, AttachmentConfig, ConfigError};
 use crate::messages;
+use crate::messages::health::why_busy;
+use crate::node::watch::HealthBoard;
 use crate::node::{NodeError, NodeRequest};
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -24,11 +27,25 @@ type Reply<T> = Result<Response<T>, Status>;
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     node: mpsc::Sender<NodeRequest>,
+    health: HealthBoard,
 }
 
 impl Control {
-    pub(crate) fn new(node: mpsc::Sender<NodeRequest>) -> Self {
-        Self { node }
+    pub(crate) fn new(node: mpsc::Sender<NodeRequest>, health: HealthBoard) -> Self {
+        Self { node, health }
+    }
+
+    /// Asks for what the node shows. While the node waits for the kernel, the answer is why.
+    async fn ask_to_show<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<T>) -> NodeRequest,
+    ) -> Result<T, Status> {
+        tokio::time::timeout(SHOWN_WITHIN, self.ask(request)).await.unwrap_or_else(|_| {
+            Err(Status::unavailable(format!(
+                "the node does not answer within {SHOWN_WITHIN:?}: {}",
+                why_busy()
+            )))
+        })
     }
 
     async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> NodeRequest) -> Result<T, Status> {
@@ -54,6 +71,11 @@ impl Control {
     }
 }
 
+/// How long the node may take for what it shows. `ktsn status` waits a little longer.
+const SHOWN_WITHIN: Duration = Duration::from_millis(2500);
+/// How long the node may take for its health. Later the answer is what it noted last.
+const HEALTH_WITHIN: Duration = Duration::from_millis(50);
+
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -72,20 +94,29 @@ fn listen_at(path: &Path) -> std::io::Result<std::os::unix::net::UnixListener> {
     Ok(socket.into())
 }
 
-fn status(error: &NodeError) -> Status {
-    let message = error.to_string();
-    match error {
-        NodeError::Exists(_) => Status::already_exists(message),
-        NodeError::Unknown(_) | NodeError::UnknownPort { .. } => Status::not_found(message),
-        NodeError::Invalid(_) => Status::invalid_argument(message),
-        NodeError::Full(_) => Status::resource_exhausted(message),
-        NodeError::Precondition(_) => Status::failed_precondition(message),
-        NodeError::Internal(_) => Status::internal(message),
+impl From<NodeError> for Status {
+    fn from(error: NodeError) -> Self {
+        let message = error.to_string();
+        match error {
+            NodeError::Exists(_) => Self::already_exists(message),
+            NodeError::Unknown(_) | NodeError::UnknownPort { .. } => Self::not_found(message),
+            NodeError::Invalid(_) | NodeError::Policing(_) => Self::invalid_argument(message),
+            NodeError::Full => Self::resource_exhausted(message),
+            NodeError::Precondition { .. } | NodeError::Ending | NodeError::Rights { .. } => {
+                Self::failed_precondition(message)
+            }
+            NodeError::Unsaved { .. }
+            | NodeError::NoWorker { .. }
+            | NodeError::WorkerEnded(_)
+            | NodeError::WorkerSilent(_) => Self::internal(message),
+        }
     }
 }
 
-fn invalid(error: &ConfigError) -> Status {
-    Status::invalid_argument(error.to_string())
+impl From<ConfigError> for Status {
+    fn from(error: ConfigError) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
 }
 
 #[tonic::async_trait]
@@ -94,40 +125,38 @@ impl NodeService for Control {
         let v1::AttachRequest { attachment, check_only } = request.into_inner();
         let config = AttachmentConfig::parse("attachment", &attachment)
             .map_err(|fault| Status::invalid_argument(fault.to_string()))?;
-        let attachment = Attachment::check("attachment", config).map_err(|e| invalid(&e))?.by_api();
-        let existed = self
-            .ask(|reply| NodeRequest::Attach(Box::new(attachment), check_only, reply))
-            .await?
-            .map_err(|e| status(&e))?;
+        let attachment = Attachment::check("attachment", config)?.by_api();
+        let existed =
+            self.ask(|reply| NodeRequest::Attach(Box::new(attachment), check_only, reply)).await??;
         Ok(Response::new(v1::AttachReply { existed }))
     }
 
     async fn detach(&self, request: Request<v1::DetachRequest>) -> Reply<v1::DetachReply> {
         let name = request.into_inner().name;
-        self.ask(|reply| NodeRequest::Detach(name, reply)).await?.map_err(|e| status(&e))?;
+        self.ask(|reply| NodeRequest::Detach(name, reply)).await??;
         Ok(Response::new(v1::DetachReply {}))
     }
 
     async fn set_peers(&self, request: Request<v1::SetPeersRequest>) -> Reply<v1::SetPeersReply> {
-        let (target, peers) = messages::peers(request.into_inner()).map_err(|e| invalid(&e))?;
-        self.ask(|reply| NodeRequest::SetPeers(target, peers, reply)).await?.map_err(|e| status(&e))?;
+        let (target, peers) = messages::peers(request.into_inner())?;
+        self.ask(|reply| NodeRequest::SetPeers(target, peers, reply)).await??;
         Ok(Response::new(v1::SetPeersReply {}))
     }
 
     async fn get_peers(&self, request: Request<v1::GetPeersRequest>) -> Reply<v1::GetPeersReply> {
         let name = request.into_inner().attachment;
-        let peers = self.ask(|reply| NodeRequest::GetPeers(name, reply)).await?.map_err(|e| status(&e))?;
+        let peers = self.ask_to_show(|reply| NodeRequest::GetPeers(name, reply)).await??;
         Ok(Response::new(v1::GetPeersReply { peers }))
     }
 
     async fn set_policies(&self, request: Request<v1::SetPoliciesRequest>) -> Reply<v1::SetPoliciesReply> {
-        let policies = messages::policies(request.into_inner()).map_err(|e| invalid(&e))?;
+        let policies = messages::policies(request.into_inner())?;
         let unknown = self.ask(|reply| NodeRequest::SetPolicies(policies, reply)).await?;
-        Ok(Response::new(v1::SetPoliciesReply { unknown: unknown.map_err(|e| status(&e))? }))
+        Ok(Response::new(v1::SetPoliciesReply { unknown: unknown? }))
     }
 
     async fn list(&self, _: Request<v1::ListRequest>) -> Reply<v1::ListReply> {
-        Ok(Response::new(self.ask(NodeRequest::List).await?))
+        Ok(Response::new(self.ask_to_show(NodeRequest::List).await?))
     }
 
     async fn apply_schedule(
@@ -139,22 +168,22 @@ impl NodeService for Control {
             return Err(Status::invalid_argument("port: missing; expected the device of an uplink"));
         }
         let (port, check_only) = (request.port.clone(), request.check_only);
-        let schedule = messages::gate_schedule(request).map_err(|e| invalid(&e))?.map(Box::new);
+        let schedule = messages::gate_schedule(request)?.map(Box::new);
         let states = self.ask(|reply| NodeRequest::ApplySchedule(port, schedule, check_only, reply)).await?;
-        let state = states.map_err(|e| status(&e))?.into_iter().next();
+        let state = states?.into_iter().next();
         Ok(Response::new(v1::ApplyScheduleReply { state }))
     }
 
     async fn get_schedule(&self, request: Request<v1::GetScheduleRequest>) -> Reply<v1::GetScheduleReply> {
         let port = request.into_inner().port;
-        let states = self.ask(|reply| NodeRequest::GetSchedule(port, reply)).await?;
-        Ok(Response::new(v1::GetScheduleReply { ports: states.map_err(|e| status(&e))? }))
+        let states = self.ask_to_show(|reply| NodeRequest::GetSchedule(port, reply)).await?;
+        Ok(Response::new(v1::GetScheduleReply { ports: states? }))
     }
 
     async fn statistics(&self, request: Request<v1::StatisticsRequest>) -> Reply<v1::StatisticsReply> {
         let name = request.into_inner().attachment;
-        let reply = self.ask(|reply| NodeRequest::Statistics(name, reply)).await?;
-        Ok(Response::new(reply.map_err(|e| status(&e))?))
+        let reply = self.ask_to_show(|reply| NodeRequest::Statistics(name, reply)).await?;
+        Ok(Response::new(reply?))
     }
 
     type WatchStatisticsStream = Pin<Box<dyn Stream<Item = Result<v1::StatisticsReply, Status>> + Send>>;
@@ -175,8 +204,8 @@ impl NodeService for Control {
             loop {
                 ticks.tick().await;
                 let name = request.attachment.clone();
-                let item = match control.ask(|reply| NodeRequest::Statistics(name, reply)).await {
-                    Ok(reply) => reply.map_err(|e| status(&e)),
+                let item = match control.ask_to_show(|reply| NodeRequest::Statistics(name, reply)).await {
+                    Ok(reply) => reply.map_err(Status::from),
                     Err(ended) => Err(ended),
                 };
                 let last = item.is_err();
@@ -189,7 +218,8 @@ impl NodeService for Control {
     }
 
     async fn health(&self, _: Request<v1::HealthRequest>) -> Reply<v1::HealthReply> {
-        Ok(Response::new(self.ask(NodeRequest::Health).await?))
+        let asked = tokio::time::timeout(HEALTH_WITHIN, self.ask(NodeRequest::Health)).await;
+        Ok(Response::new(asked.unwrap_or_else(|_| Ok(messages::health::reply(&self.health)))?))
     }
 
     async fn version(&self, _: Request<v1::VersionRequest>) -> Reply<v1::VersionReply> {

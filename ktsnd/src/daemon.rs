@@ -18,9 +18,11 @@ use crate::config::Config;
 use crate::control::Control;
 use crate::margins::MarginCache;
 use crate::metrics::Server;
+use crate::node::intent::Intent;
+use crate::node::workers::Workers;
 use crate::node::{Event, Mailbox, Node, NodeRequest};
 use crate::run_dir::{RunDir, take_over};
-use crate::supervise::{Supervisor, Watched};
+use crate::supervise::{CONTROL, Supervisor, Watched};
 use crate::tables;
 use crate::tenant::{Directory, Registrar};
 
@@ -114,7 +116,6 @@ async fn serve(
     let _supervisor = Supervisor::start().context("supervisor")?;
     let registrar = Registrar::start(&run_dir.client_socket(), directory.clone())?;
     let mlock = config.daemon.mlock;
-    let configured = config.attachments.clone();
     let watcher = {
         let (source, error_max) = (config.daemon.clock_source, config.daemon.clock_error_max);
         let sender = event_sender.clone();
@@ -124,32 +125,25 @@ async fn serve(
         };
         Watcher::start(Source::new(source, error_max), report).context("clock")?
     };
-    let mut node = Node::new(config, run_dir, manager, directory, registrar, event_sender, latest);
-    node.go_on_from(margins);
+    let (intent, workers) = (Intent::new(config, run_dir), Workers::new(margins));
+    let mut node = Node::new(intent, workers, manager, directory, registrar, event_sender, latest);
     for note in notes {
-        node.warn(format!("state file: {note}"));
+        node.watch.warn(format!("state file: {note}"));
     }
     if mlock {
         lock_memory_of(&mut node);
     }
-    node.follow_clock(watcher.known());
-    node.restore_schedules(kept.schedules);
-    node.restore_peers(kept.peers).await;
-    node.restore_policies(kept.policies);
-    for attachment in configured {
-        let name = attachment.name.clone();
-        node.attach(attachment, false).await.with_context(|| format!("attachment {name}"))?;
-    }
+    node.watch.clock = watcher.known();
+    node.restore_lists(&kept).await;
+    node.attach_configured().await?;
     node.restore(kept.attachments, kept.foreign).await;
     let metrics = metrics_listener.map(|listener| serve_metrics(listener, &request_sender)).transpose()?;
     let (served_sender, served) = oneshot::channel::<()>();
-    let control = tokio::spawn(async move {
-        let stopped = async move {
-            let _ = served.await;
-        };
-        Control::new(request_sender).serve(&control_socket, stopped).await
-    });
-    let _control = beat();
+    node.note_health();
+    let control =
+        serve_control(Control::new(request_sender, node.watch.board.clone()), control_socket, served)
+            .context("control thread")?;
+    let _control = beat("ktsnd");
     info!("ready");
     node.run(requests, events, stop).await;
     node.keep_for_the_next();
@@ -158,19 +152,38 @@ async fn serve(
     drop(lock);
     let _ = served_sender.send(());
     // A watcher that stays connected must not keep us.
-    match tokio::time::timeout(std::time::Duration::from_secs(1), control).await {
-        Ok(Ok(Err(error))) => warn!(%error, "control socket"),
-        Ok(Err(error)) => warn!(%error, "control task"),
-        Ok(Ok(Ok(()))) | Err(_) => {}
+    if let Ok(Ok(Err(error))) = tokio::time::timeout(CLOSING, control).await {
+        warn!(%error, "control socket");
     }
     info!("drained");
     Ok(())
 }
 
+/// Answers clients from now on, on a thread of its own: the node may wait for the kernel. Its end, and how it ended.
+fn serve_control(
+    control: Control,
+    socket: PathBuf,
+    stop: oneshot::Receiver<()>,
+) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (ended, end) = oneshot::channel();
+    std::thread::Builder::new().name(CONTROL.into()).spawn(move || {
+        let served = runtime.block_on(async move {
+            let _lives = beat(CONTROL);
+            let stopped = async move {
+                let _ = stop.await;
+            };
+            control.serve(&socket, stopped).await
+        });
+        let _ = ended.send(served);
+    })?;
+    Ok(end)
+}
+
 /// As `lock_memory`; where that is not allowed the node says so.
 fn lock_memory_of(node: &mut Node) {
     if let Err(error) = lock_memory() {
-        node.warn(format!(
+        node.watch.warn(format!(
             "memory is not locked ({error}): page faults may delay frames; grant CAP_IPC_LOCK"
         ));
     }
@@ -201,14 +214,14 @@ fn stop_signal() -> anyhow::Result<oneshot::Receiver<()>> {
     Ok(stop)
 }
 
-/// How often the control thread shows that it lives.
-const BEAT: std::time::Duration = std::time::Duration::from_millis(250);
+/// How often a thread with a runtime shows that it lives: twice before it counts as stuck.
+const BEAT: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// The control thread must live for as long as this is held.
-fn beat() -> tokio::task::JoinSet<()> {
+/// The calling thread must live for as long as this is held.
+fn beat(name: &'static str) -> tokio::task::JoinSet<()> {
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(async {
-        let watched = Watched::enter("ktsnd", "");
+    tasks.spawn(async move {
+        let watched = Watched::enter(name, "");
         let mut beats = tokio::time::interval(BEAT);
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

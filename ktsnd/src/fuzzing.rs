@@ -8,7 +8,7 @@ use ktsn_model::IpPrefix;
 
 pub use crate::clock::fuzzing::clock_answers;
 pub use crate::policy::fuzzing::{Named, rules};
-pub use crate::tables::fuzzing::{Layout, layout, policies};
+pub use crate::tables::fuzzing::{Layout, excepted, layout, nf_tables, older_table, policies};
 
 pub use crate::run_dir::fuzzing::{StateRead, state};
 

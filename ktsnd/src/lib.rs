@@ -17,6 +17,7 @@ pub mod fuzzing;
 mod hand_over_account;
 mod ingress;
 pub mod limits;
+mod log_limit;
 mod margins;
 pub mod messages;
 pub mod metrics;

@@ -20,6 +20,9 @@ pub const STREAMS_MAX: u32 = 1024;
 pub const CLIENTS_A_PROCESS: usize = 16;
 /// The furthest ahead that an attachment may allow a TxTime. It bounds how long a queue may hold a frame.
 pub const HORIZON_MAX: Nanos = Nanos::from_seconds(3600);
+/// How late the worker may come to a frame on TAI by default. A stall of the machine (1 to 20 ms on a busy virtual one) then delays
+/// frames, each counted as `overrun`, and drops none (`docs/design/strategy.md`).
+pub const OVERRUN_LIMIT_DEFAULT: Nanos = Nanos::from_millis(100);
 
 // Memory.
 
@@ -48,6 +51,29 @@ pub const RECEIVE_SPIN_MAX: u32 = 200;
 pub const RECEIVE_LEASE: Nanos = Nanos::from_seconds(5);
 /// Between two renewals of the grants.
 pub const RECEIVE_RENEWAL: std::time::Duration = std::time::Duration::from_secs(1);
+
+// Datagrams that the kernel is to send at their transmit times.
+
+/// Datagrams that are kept for one client.
+pub const LATER_OF_CLIENT_MAX: usize = 4096;
+/// Octets that are kept for one client, with [`LATER_DATAGRAM_OCTETS`] for each datagram.
+pub const LATER_OF_CLIENT_OCTETS: usize = 4 << 20;
+/// Datagrams that are kept for the clients of one attachment: two of them may have all that a client may have.
+pub const LATER_OF_ATTACHMENT_MAX: usize = 2 * LATER_OF_CLIENT_MAX;
+/// Octets that are kept for the clients of one attachment.
+pub const LATER_OF_ATTACHMENT_OCTETS: usize = 2 * LATER_OF_CLIENT_OCTETS;
+/// Octets that are kept for all clients together: eight attachments may have all that one may have.
+pub const LATER_OCTETS: usize = 8 * LATER_OF_ATTACHMENT_OCTETS;
+/// Octets that a datagram takes besides its message.
+pub const LATER_DATAGRAM_OCTETS: usize = 256;
+/// Sockets of one namespace that are held for their datagrams: each is a descriptor of ktsnd.
+pub const LATER_SOCKETS_MAX: usize = 256;
+/// Sockets of one namespace that are kept for their streams: each is a descriptor of ktsnd.
+pub const KEPT_OF_NAMESPACE_MAX: usize = 256;
+/// What a program that has ended left to be sent from a namespace without attachment is sent within this: a socket holds its namespace.
+pub const LATER_FOREIGN: Nanos = Nanos::from_millis(900);
+/// A datagram that the worker has not judged so long after its transmit time is dropped.
+pub const LATER_JUDGED: Nanos = Nanos::from_seconds(1);
 
 // Queues of frames.
 
@@ -261,12 +287,29 @@ pub const CAPTURED_LEFT_MAX: usize = 65_536;
 pub const NEWS_PAUSE: Nanos = Nanos::from_millis(10);
 /// Missing neighbours of one attachment that are requested within [`NEWS_PAUSE`]: as many as are kept fresh for it.
 pub const NEIGHBOURS_REQUESTED: usize = 64;
+/// Flows of one attachment about whose routes the kernel is asked within [`NEWS_PAUSE`]. A question costs the
+/// control thread some 20 µs.
+pub const ROUTES_ASKED: u32 = 64;
+/// Flows of one attachment that may be asked about at once after a quiet time.
+pub const ROUTES_ASKED_MAX: u32 = 1024;
 /// A program's mistake is reported no more often than this.
 pub const HINT_PAUSE: Nanos = Nanos::from_seconds(10);
 /// TAI − UTC since 2017. A TxTime that lies this much too far ahead (and up to 10 s of lead) is the usual mistake.
 pub const TAI_MINUS_UTC: Nanos = Nanos::from_seconds(37);
 /// Completions that may wait for the notifier; beyond, programs find them only when they look.
 pub const NOTICES_QUEUED: usize = 32_768;
+/// Frames of one worker that are the kernel's and whose datagrams have not been read yet.
+pub const PASSED_QUEUED: usize = 32_768;
+/// Such frames of one client: it cannot fill the queue alone.
+pub const PASSED_OF_CLIENT_MAX: usize = 1024;
+/// Frames that wait for the kernel's answer about their routes, and that are looked at when an answer comes. Others end at their time.
+pub const UNANSWERED_NOTED: usize = 1024;
+/// Clients and streams of one worker that end, while their sockets may be needed. Those of others are let go at once.
+pub const SETTLING_MAX: usize = 1024;
+/// How long after its time a frame waits for the kernel's answer about its route where its socket is not at hand.
+pub const UNANSWERED_WAIT: Nanos = Nanos::from_millis(2);
+/// How often it waits so.
+pub const UNANSWERED_WAITS: u8 = 50;
 /// Completions of one client in one second that may wait for the notifier: it cannot fill the queue alone.
 pub const NOTICES_A_SECOND: u32 = 20_000;
 

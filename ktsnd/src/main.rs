@@ -90,7 +90,10 @@ fn main() -> ExitCode {
     };
     for text in &arguments.attach {
         match parse_attach(text) {
-            Ok(attachment) => config.attachments.push(attachment),
+            Ok(attachment) => {
+                config.required.push(attachment.name.clone());
+                config.attachments.push(attachment);
+            }
             Err(error) => return wrong(&error.to_string()),
         }
     }

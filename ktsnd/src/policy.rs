@@ -24,7 +24,7 @@ use serde_json::Value;
 pub use named::Hindrance;
 pub(crate) use named::{Prefixes, hindrances, is_past_the_kernel, past_the_kernel};
 pub use restriction::Restriction;
-pub(crate) use watch::{Known, Watch};
+pub(crate) use watch::{GROUP_NFTABLES, Known, Watch, changes_rules};
 
 /// How long the tools may take; an attachment does not wait longer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -80,6 +80,11 @@ pub(crate) enum Unread {
     /// A tool is installed and hangs.
     #[error("{0} did not end within {limit:?} and was killed (run it on this node to see why)", limit = read::LIMIT)]
     Silent(&'static str),
+    /// The kernel has rules that only a tool shows which is not installed.
+    #[error(
+        "{0} is not installed, and this kernel has tables of the older iptables: install it (Debian: package iptables)"
+    )]
+    Missing(&'static str),
     /// The tools take too long.
     #[error("iptables-save and nft did not answer within {PATIENCE:?}")]
     Late,

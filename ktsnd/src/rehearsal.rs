@@ -85,6 +85,7 @@ fn headers() -> Result<HeaderTemplate, ktsn_wire::WireError> {
             dont_fragment: false,
         },
         udp: Ends { source: 9, destination: 9 },
+        udp_checksum: true,
     })
 }
 

@@ -24,6 +24,7 @@ fn a_lock_that_is_let_go_soon_is_waited_for() {
     let first = RunDir::take(dir.path()).unwrap();
     let path = dir.path().to_owned();
     let second = std::thread::spawn(move || RunDir::take(&path).map(drop));
+    // The second meets the lock meanwhile, which nothing tells.
     std::thread::sleep(Duration::from_millis(20));
     drop(first);
     second.join().unwrap().unwrap();

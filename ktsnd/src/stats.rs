@@ -152,7 +152,13 @@ pub struct AttachmentStats {
     pub overrun: AtomicU64,
     /// Frames not sent, by reason.
     pub dropped: [AtomicU64; DropReason::COUNT],
-    /// Datagrams left to the kernel, as the clients report it.
+    /// Datagrams that the kernel sent at their transmit times, through their programs' sockets. Several threads add to it.
+    pub kernel_sent: AtomicU64,
+    /// Datagrams that the kernel was to send so, and did not, by reason. Several threads add to it.
+    pub kernel_dropped: [AtomicU64; DropReason::COUNT],
+    /// Frames taken over that were left to the kernel after all.
+    pub passed: AtomicU64,
+    /// Datagrams left to the kernel, as the clients report it, and those of `passed`.
     pub bypassed: [AtomicU64; BypassReason::COUNT],
     /// Sends that failed with EAGAIN as their socket had no slot left in its ring, as the clients report it.
     pub ring_full: AtomicU64,
@@ -186,7 +192,7 @@ impl AttachmentStats {
     }
 
     /// The counters without reasons, by name.
-    pub(crate) fn plain(&self) -> [(&'static str, &AtomicU64); 13] {
+    pub(crate) fn plain(&self) -> [(&'static str, &AtomicU64); 15] {
         [
             ("taken", &self.taken),
             ("sent", &self.sent),
@@ -201,6 +207,8 @@ impl AttachmentStats {
             ("capture_reattached", &self.capture_reattached),
             ("ingress_reattached", &self.ingress_reattached),
             ("doorbells", &self.doorbells),
+            ("kernel_sent", &self.kernel_sent),
+            ("passed", &self.passed),
         ]
     }
 
@@ -208,13 +216,15 @@ impl AttachmentStats {
     pub(crate) fn by_reason(&self) -> impl Iterator<Item = (&'static str, &'static str, &AtomicU64)> {
         let dropped = DropReason::ALL.iter().map(|reason| reason.word()).zip(&self.dropped);
         let bypassed = BypassReason::ALL.iter().map(|reason| reason.word()).zip(&self.bypassed);
+        let by_kernel = DropReason::ALL.iter().map(|reason| reason.word()).zip(&self.kernel_dropped);
         let refused = RefusedBy::ALL.iter().map(|reason| reason.word()).zip(&self.clients_refused);
         let dropped = dropped.map(|(word, counter)| ("dropped", word, counter));
         let bypassed = bypassed.map(|(word, counter)| ("bypassed", word, counter));
+        let by_kernel = by_kernel.map(|(word, counter)| ("kernel_dropped", word, counter));
         let refused = refused.map(|(word, counter)| ("clients_refused", word, counter));
         let receive = RECEIVE_WORDS.into_iter().zip(&self.receive);
         let receive = receive.map(|(word, counter)| ("receive", word, counter));
-        let all = dropped.chain(bypassed).chain(refused).chain(receive);
+        let all = dropped.chain(by_kernel).chain(bypassed).chain(refused).chain(receive);
         all.chain([("sends", "ring_full", &self.ring_full)])
     }
 

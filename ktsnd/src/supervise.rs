@@ -10,6 +10,7 @@ pub(crate) mod fault;
 mod panics;
 mod silence;
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,14 +33,24 @@ const ABORT_AFTER: u32 = 40;
 /// The supervisor itself is stuck when its last round is older.
 const OWN_SILENCE: Nanos = Nanos::from_millis(1500);
 
+/// A wait for the kernel is shown from this span on.
+pub(crate) const KERNEL_WAIT_SHOWN: Nanos = Nanos::from_seconds(1);
+/// The likely cause of a long wait.
+pub(crate) const RTNL: &str = "probably a driver holds the kernel's RTNL lock (a self-test or a change by ethtool, a reset, a \
+                               firmware update), and what needs the lock waits until that ends";
+
 /// The name of a worker's thread.
 pub(crate) const WORKER: &str = "ktsn-worker";
+/// The name of the thread that answers clients of the control API.
+pub(crate) const CONTROL: &str = "ktsn-control";
 
 /// A sign of life that a thread gives while it works. A thread that waits for work reports that, and need not give any.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
     beats: AtomicU64,
     is_waiting: AtomicBool,
+    /// Since when the thread waits for the kernel, and for what; `None`: it does not.
+    kernel: Mutex<Option<(Monotonic, &'static str)>>,
 }
 
 impl Pulse {
@@ -55,8 +66,16 @@ impl Pulse {
         self.is_waiting.store(false, Relaxed);
     }
 
+    fn kernel(&self) -> MutexGuard<'_, Option<(Monotonic, &'static str)>> {
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn sign(&self) -> Sign {
-        if self.is_waiting.load(Relaxed) { Sign::Waits } else { Sign::Beats(self.beats.load(Relaxed)) }
+        if self.is_waiting.load(Relaxed) || self.kernel().is_some() {
+            Sign::Waits
+        } else {
+            Sign::Beats(self.beats.load(Relaxed))
+        }
     }
 }
 
@@ -76,6 +95,14 @@ impl Life {
         }
     }
 
+    /// Since when the thread waits for the kernel, and for what.
+    fn kernel(&self) -> Option<(Monotonic, &'static str)> {
+        match self {
+            Self::Pulse(pulse) => *pulse.kernel(),
+            Self::Asked { .. } => None,
+        }
+    }
+
     fn ask(&self) {
         if let Self::Asked { ask, .. } = self {
             ask();
@@ -89,6 +116,8 @@ struct Entry {
     device: String,
     life: Life,
     silence: Silence,
+    /// A wait for the kernel was logged.
+    is_wait_logged: bool,
 }
 
 /// Every thread that must live.
@@ -117,7 +146,7 @@ impl Roll {
         entries.entered += 1;
         let number = entries.entered;
         let (device, silence) = (device.to_owned(), Silence::default());
-        entries.all.push(Entry { number, name, device, life, silence });
+        entries.all.push(Entry { number, name, device, life, silence, is_wait_logged: false });
         number
     }
 
@@ -127,6 +156,7 @@ impl Roll {
             device: entry.device.clone(),
             silent: span(entry.silence.unanswered()),
             is_stuck: entry.silence.unanswered() >= STUCK_AFTER,
+            kernel: entry.life.kernel().map(|(since, what)| (monotonic_now().since(since), what)),
         };
         self.lock().all.iter().map(view).collect()
     }
@@ -143,12 +173,33 @@ impl Roll {
             let now = entry.silence.unanswered();
             let (name, device) = (entry.name, &entry.device);
             if now == STUCK_AFTER && before < now {
-                error!(thread = name, device, "the thread is stuck: it has not answered for {}", span(now));
+                error!(
+                    thread = name,
+                    device,
+                    "the thread is stuck: it has not answered for {}",
+                    in_words(span(now))
+                );
             } else if before >= STUCK_AFTER && now == 0 {
                 warn!(thread = name, device, "the thread answers again");
             }
             if name == WORKER && now >= ABORT_AFTER {
                 lost = Some(device.clone());
+            }
+            let waited = entry.life.kernel().map(|(since, what)| (monotonic_now().since(since), what));
+            match waited.filter(|(waited, _)| *waited >= KERNEL_WAIT_SHOWN) {
+                Some((waited, what)) if !entry.is_wait_logged => {
+                    entry.is_wait_logged = true;
+                    let waited = in_words(waited);
+                    warn!(
+                        thread = name,
+                        device, "the thread waits for the kernel, for {waited} by now, {what}; {RTNL}"
+                    );
+                }
+                None if entry.is_wait_logged => {
+                    entry.is_wait_logged = false;
+                    warn!(thread = name, device, "the kernel has answered");
+                }
+                _ => {}
             }
         }
         lost
@@ -171,6 +222,7 @@ impl Watched {
 
     fn enter_in(roll: &'static Roll, name: &'static str, device: &str) -> Self {
         let pulse = Arc::new(Pulse::default());
+        PULSE.with_borrow_mut(|own| *own = Some(pulse.clone()));
         Self { roll, number: roll.enter(name, device, Life::Pulse(pulse.clone())), name, pulse }
     }
 
@@ -211,6 +263,45 @@ impl Drop for Watched {
     }
 }
 
+thread_local! {
+    /// The pulse of this thread, where it must live.
+    static PULSE: RefCell<Option<Arc<Pulse>>> = const { RefCell::new(None) };
+}
+
+/// Runs `f`, which may wait for the kernel's RTNL lock: for as long as a driver holds it. A thread that waits so is not stuck: no
+/// restart helps. `Health` shows for how long, and for what. No worker, and not the thread that answers clients, may call this.
+pub(crate) fn kernel<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
+    debug_assert!(
+        !matches!(std::thread::current().name(), Some(WORKER | CONTROL)),
+        "{what}: a thread that must not wait for RTNL asks the kernel"
+    );
+    let pulse = PULSE.with_borrow(Clone::clone);
+    let is_outermost = pulse.as_ref().is_some_and(|pulse| pulse.kernel().is_none());
+    if let Some(pulse) = pulse.as_ref().filter(|_| is_outermost) {
+        *pulse.kernel() = Some((monotonic_now(), what));
+    }
+    #[cfg(debug_assertions)]
+    fault::rtnl();
+    let result = f();
+    if let Some(pulse) = pulse.filter(|_| is_outermost) {
+        *pulse.kernel() = None;
+        pulse.works();
+    }
+    result
+}
+
+/// A span for people: `1.5 s`, `10 min`.
+pub(crate) fn in_words(span: Nanos) -> String {
+    let milliseconds = span.get() / 1_000_000;
+    match (milliseconds / 60_000, milliseconds % 60_000) {
+        (0, ms) if ms < 1_000 => format!("{ms} ms"),
+        (0, ms) if ms % 1_000 == 0 => format!("{} s", ms / 1_000),
+        (0, ms) => format!("{:.1} s", ms as f64 / 1_000.0),
+        (minutes, 0) => format!("{minutes} min"),
+        (minutes, ms) => format!("{minutes} min {} s", ms / 1_000),
+    }
+}
+
 /// Tests can let the named thread panic or hang here. In a release build it does nothing.
 #[inline]
 pub(crate) fn test_fault_point(name: &str) {
@@ -228,6 +319,8 @@ pub(crate) struct ThreadView {
     /// Age of the request that it has not answered.
     pub(crate) silent: Nanos,
     pub(crate) is_stuck: bool,
+    /// For how long it has waited for the kernel, and for what.
+    pub(crate) kernel: Option<(Nanos, &'static str)>,
 }
 
 /// The span of this many rounds.
@@ -243,7 +336,8 @@ pub(crate) fn threads() -> Vec<ThreadView> {
         let age = monotonic_now().since(Monotonic::from_nanos(looked_at));
         let is_stuck = age > OWN_SILENCE;
         let silent = if is_stuck { age } else { Nanos::ZERO };
-        views.push(ThreadView { name: "ktsn-supervisor", device: String::new(), silent, is_stuck });
+        let (name, device) = ("ktsn-supervisor", String::new());
+        views.push(ThreadView { name, device, silent, is_stuck, kernel: None });
     }
     views
 }
@@ -367,5 +461,32 @@ mod tests {
         assert!(is_stuck(roll));
         let lost = (0..ABORT_AFTER).find_map(|_| roll.look());
         assert_eq!(lost.as_deref(), Some("eth7"));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_the_kernel_is_not_stuck_and_is_shown() {
+        let roll = roll();
+        let watched = Watched::enter_in(roll, "test", "eth7");
+        watched.works();
+        kernel("for a test", || {
+            kernel("inside of it", || {
+                for _ in 0..10 * ABORT_AFTER {
+                    assert!(roll.look().is_none() && !is_stuck(roll));
+                }
+            });
+            assert_eq!(roll.threads()[0].kernel.map(|(_, what)| what), Some("for a test"));
+        });
+        assert_eq!(roll.threads()[0].kernel, None);
+        // Afterwards it has to show that it lives.
+        for _ in 0..=STUCK_AFTER + 1 {
+            roll.look();
+        }
+        assert!(is_stuck(roll));
+    }
+
+    #[test]
+    fn spans_are_said_in_units_for_people() {
+        let said = [250, 1000, 1250, 60_000, 72_000, 600_000].map(|ms| in_words(Nanos::from_millis(ms)));
+        assert_eq!(said, ["250 ms", "1 s", "1.2 s", "1 min", "1 min 12 s", "10 min"]);
     }
 }

@@ -3,7 +3,7 @@
 //! part offers.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use ktsn_time::Nanos;
 use tokio::io::unix::AsyncFd;
@@ -28,22 +28,62 @@ pub(crate) fn enter_new_network_namespace() -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }?)
 }
 
+/// Reads a socket's option, or asks by it: what `octets` holds goes in, what the kernel writes comes back. Returns how many octets are
+/// valid.
+pub(crate) fn socket_option(
+    socket: impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    octets: &mut [u8],
+) -> io::Result<usize> {
+    let mut length = octets.len() as libc::socklen_t;
+    // SAFETY: `octets` is valid for reads and writes of `length` octets and lives through the call; the descriptor is borrowed, so it is
+    // open.
+    let result = unsafe {
+        let place = octets.as_mut_ptr().cast();
+        libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, place, &raw mut length)
+    };
+    if result == 0 { Ok(length as usize) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sets a socket's option.
+pub(crate) fn set_socket_option(
+    socket: impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    octets: &[u8],
+) -> io::Result<()> {
+    let length = octets.len() as libc::socklen_t;
+    // SAFETY: as for `socket_option`; the kernel only reads.
+    let result =
+        unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, octets.as_ptr().cast(), length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Attaches a classic BPF program, each of its instructions as code, two jumps and a number: the socket receives what it lets pass.
+pub(crate) fn attach_filter(socket: impl AsFd, program: &[(u16, u8, u8, u32)]) -> io::Result<()> {
+    let instruction = |&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k };
+    let mut instructions: Vec<libc::sock_filter> = program.iter().map(instruction).collect();
+    let program = libc::sock_fprog { len: instructions.len() as u16, filter: instructions.as_mut_ptr() };
+    // SAFETY: `program` is a valid structure, and what it points to lives through the call, which copies it.
+    let result = unsafe {
+        let (place, octets) = ((&raw const program).cast(), size_of::<libc::sock_fprog>() as libc::socklen_t);
+        libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, place, octets)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// SO_NETNS_COOKIE: which network namespace a socket belongs to; unique until the next boot.
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    let mut cookie: u64 = 0;
-    let mut octets = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: `cookie` and `octets` are valid for writes of the given sizes and live through the call; the descriptor
-    // is borrowed, so it is open.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut octets,
-        )
-    };
-    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+    let mut cookie = [0; 8];
+    socket_option(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
+}
+
+/// The cookie of the network namespace that the calling thread is in.
+pub(crate) fn own_netns_cookie() -> io::Result<u64> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    netns_cookie(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?.as_fd())
 }
 
 /// Readiness of a descriptor, reported by the current runtime.

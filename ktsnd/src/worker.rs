@@ -25,8 +25,8 @@
 //! | clock | frames that wait for a good clock | `clock` |
 //! | pacing | margin, budgets, rehearsals, the next frame | `pacing` |
 //!
-//! `Worker` is made here. Its methods, which need several parts, are in three files: `pass` (the loop, commands, waiting), `frames` (a
-//! frame's life but for its hand-over), `leave` (the hand-over). Two joins of some parts only are `frame_admission` and `expecting`.
+//! `Worker` is made here. Its methods, which need several parts, are in four files: `pass` (the loop, commands, waiting), `frames` (a
+//! frame's life but for its hand-over), `leave` (the hand-over), `passing` (frames that are the kernel's). Two joins of some parts only are `frame_admission` and `expecting`.
 
 mod attachments;
 mod attention;
@@ -49,17 +49,21 @@ mod frame_admission;
 mod frames;
 mod hand_over_budget;
 mod hand_over_latency;
+mod headers;
+mod judging;
 mod leave;
 mod neighbour_requests;
 mod owner;
 mod pacing;
 mod pass;
+mod passing;
 mod policing;
 mod port_state;
 mod ports;
 mod registrations;
 mod reporter;
 mod requested_reports;
+mod requests;
 mod resolver;
 mod retry;
 mod sending;
@@ -68,11 +72,14 @@ mod source;
 mod turns;
 mod warm_up;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ktsn_model::UnsynchronisedPolicy;
 use ktsn_port::Port;
 use ktsn_resolve::Tables;
+use ktsn_sched::FrameId;
+use ktsn_time::TxTime;
 
 pub use crate::now::{monotonic_now, tai_now};
 pub use attachments::{AttachmentPolicy, Usage};
@@ -80,15 +87,17 @@ pub use capture_ring::{CaptureRing, Ring};
 pub use captured::Captured;
 pub use client::{Client, ClientKey, ClientTables};
 pub use clock::ClockGate;
-pub use command::{Command, GateView, Inbox, NewPort, Outbox, Returned, queues};
+pub use command::{Command, GateView, Inbox, Judged, Judging, NewPort, Outbox, Returned, RouteNews, queues};
 pub use environment::{Environment, Host, Woken};
 pub use hand_over_latency::AT_START as HAND_OVER_AT_START;
-pub use neighbour_requests::NeighbourRequests;
+pub use neighbour_requests::{NeighbourRequests, RouteRequests};
 pub use pacing::WorkerOptions;
+pub use passing::{ForPasser, Passed};
 pub use policing::Policing;
 pub use registrations::{LinkKind, StreamInfo};
 pub use reporter::Notice;
 
+use crate::limits;
 use crate::queue::Sender;
 use crate::stats::WorkerStats;
 use attachments::Attachments;
@@ -96,6 +105,7 @@ use captures::Captures;
 use clients::Clients;
 use closing::Closing;
 use pacing::Pacing;
+use passing::Settling;
 use ports::Ports;
 use reporter::Reporter;
 use resolver::Resolver;
@@ -114,6 +124,12 @@ pub struct Worker<P, E> {
     closing: Closing,
     clock: ClockGate,
     pacing: Pacing,
+    /// `None`: frames that are the kernel's are dropped.
+    passer: Option<Sender<ForPasser>>,
+    /// The last frames that wait for the kernel's answer, with their transmit times.
+    unanswered: VecDeque<(FrameId, TxTime)>,
+    /// Clients and streams that end, while their sockets may be needed.
+    settling: Vec<Settling>,
 }
 
 impl<P: Port, E: Environment> Worker<P, E> {
@@ -138,6 +154,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
             closing: Closing::new(),
             clock: ClockGate::new(UnsynchronisedPolicy::Send, true),
             pacing: Pacing::new(options),
+            passer: None,
+            unanswered: VecDeque::with_capacity(limits::UNANSWERED_NOTED),
+            settling: Vec::with_capacity(limits::SETTLING_MAX),
         }
     }
 
@@ -145,6 +164,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
     #[must_use]
     pub fn with_clock(mut self, clock: ClockGate) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// The worker with a thread that gives frames to the kernel.
+    #[must_use]
+    pub fn with_passer(mut self, passer: Sender<ForPasser>) -> Self {
+        self.passer = Some(passer);
         self
     }
 

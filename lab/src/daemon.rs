@@ -8,8 +8,7 @@ mod configuration;
 mod receive;
 
 pub use configuration::{
-    OVERRUN_LIMIT, attachment_of, configuration, configuration_into_switch, configuration_of,
-    without_attachment,
+    attachment_of, configuration, configuration_into_switch, configuration_of, without_attachment,
 };
 
 pub use receive::ReceiveCounters;

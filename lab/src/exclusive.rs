@@ -18,13 +18,13 @@ pub const WATCHED: Duration = Duration::from_millis(500);
 pub const PRESSURE_MAX: f64 = 0.05;
 /// The load rule: more steal than this voids.
 pub const STEAL_MAX: f64 = 0.02;
-/// The load rule: after so many refusals the round is run and its figures show the load.
+/// The load rule: after so many refusals the run begins and its figures show the load.
 pub const REFUSALS_MAX: u32 = 10;
 
 /// The load rule in words, for the results.
-pub const VOID_RULE: &str = "before each round the machine is watched for 0.5 s: PSI cpu some > 5 % or steal > 2 % voids \
-     the round, which is tried again, at most 10 times, then run and shown with its figures; a stepped clock or a frame \
-     that the tap lost voids a run, which is repeated at most 3 times; nothing else does";
+pub const VOID_RULE: &str = "before each run the machine is watched for 0.5 s: PSI cpu some > 5 % or steal > 2 % makes it wait and watch \
+     again, at most 10 times, then it runs and its figures show the load; a stepped clock, a frame that the tap lost, or another \
+     observer at fault voids a run, which is repeated at most 3 times; nothing else does";
 
 /// The lock that all measurements on a machine share; released on drop.
 #[derive(Debug)]

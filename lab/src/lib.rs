@@ -6,9 +6,9 @@
 //! measuring lock, and no round is left out by its result.
 
 pub mod calls;
+mod carry_out;
 pub mod clock_bench;
 pub mod cluster;
-mod command;
 pub mod container;
 pub mod control_loop;
 pub mod daemon;
@@ -17,16 +17,15 @@ pub mod error;
 pub mod exclusive;
 pub mod experiment;
 pub mod gates;
-pub mod guest;
 pub mod micro;
 mod observations;
 mod observers;
 pub mod overlay;
 pub mod ovs;
-pub mod process;
 pub mod realtime;
 pub mod receive;
 pub mod remote;
+mod rows;
 pub mod rtos;
 pub mod sched;
 pub mod testbed;
@@ -37,6 +36,9 @@ mod worker_example;
 
 #[allow(unsafe_code)]
 mod sys;
+
+use ktsn_host::command;
+pub use ktsn_host::process;
 
 pub use error::LabError;
 pub use experiment::{Event, Outcome, Setup};

@@ -60,6 +60,7 @@ impl DaemonUse {
         series.daemon_cpu_ratio = Some(self.counters.cpu.as_secs_f64() / elapsed);
         series.daemon_rss_octets = Some(self.resident_octets);
         series.overrun = Some(self.counters.attachment.overrun);
+        series.late = Some(self.counters.attachment.late);
         series.dropped = self.counters.attachment.dropped;
         series.bypassed = self.counters.attachment.bypassed;
     }

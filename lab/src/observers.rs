@@ -43,9 +43,11 @@ impl<'a> Observers<'a> {
         self.directory.join(format!("{name}.{ending}"))
     }
 
-    /// `ktsn VERB …` with its files, called `name`.
+    /// `ktsn VERB …` with its files, called `name`; the ends of a control loop are the laboratory's own.
     pub(crate) fn program(&self, name: &str, verb: &str, frames: u64) -> Program {
-        self.with_files(Program::new(name, &self.tools.ktsn).args([verb]), name, frames)
+        let is_ours = matches!(verb, "control" | "answer");
+        let program = if is_ours { &self.tools.bench } else { &self.tools.ktsn };
+        self.with_files(Program::new(name, program).args([verb]), name, frames)
     }
 
     /// A Python program that takes the same arguments.

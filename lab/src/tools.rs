@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 pub struct Tools {
     /// `ktsn`: talker, listener, tap.
     pub ktsn: PathBuf,
+    /// `ktsn-bench`, which guests and the other host of an experiment run.
+    pub bench: PathBuf,
     /// The daemon.
     pub ktsnd: PathBuf,
     /// The library to preload.
@@ -20,7 +22,7 @@ impl Tools {
     #[must_use]
     pub fn beside(ktsn: &Path) -> Self {
         let at = |name| ktsn.with_file_name(name);
-        Self { ktsn: ktsn.to_owned(), ktsnd: at("ktsnd"), libktsn: at("libktsn.so") }
+        Self { ktsn: ktsn.to_owned(), bench: at("ktsn-bench"), ktsnd: at("ktsnd"), libktsn: at("libktsn.so") }
     }
 
     /// # Errors

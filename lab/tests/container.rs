@@ -47,11 +47,16 @@ fn every_path_delivers_every_frame_once_and_in_order() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let directory = tempfile::tempdir().unwrap();
     let plan = plan(directory.path());
-    let mut done = 0;
-    let outcome =
-        container::run(&plan, &mut |event| done += u64::from(matches!(event, Event::Done))).unwrap();
-    assert_eq!(done, plan.runs());
-    assert_eq!(outcome.runs.len() as u64, plan.runs());
+    let mut last = (0, 0);
+    let outcome = container::run(&plan, &mut |event| {
+        if let Event::Progress { done, all } = event {
+            last = (done, all);
+        }
+    });
+    let outcome = outcome.unwrap().whole().unwrap();
+    let runs = 2 * (PATHS.len() * PAYLOADS.len()) as u64;
+    assert_eq!(last, (runs, runs));
+    assert_eq!(outcome.runs.len() as u64, runs);
     assert_eq!(namespaces(), Vec::<PathBuf>::new());
 
     for path in PATHS {
@@ -78,7 +83,10 @@ fn every_path_delivers_every_frame_once_and_in_order() {
     assert_eq!(lead.samples, 2 * FRAMES * PAYLOADS.len() as u64);
     assert_eq!(bars::violations(&outcome.document), Vec::<String>::new());
     let single = outcome.document.series.iter().filter(|series| series.round != Round::All).count();
-    assert_eq!(single as u64, plan.runs());
+    assert_eq!(single as u64, runs);
+    // Each round begins with another row.
+    let order = &outcome.document.parameters["order"]["rounds_begin_with"];
+    assert_eq!(order, &serde_json::json!(["16 octets, bare", "1024 octets, bare"]));
     for run in &outcome.runs {
         // Frames of different runs never share a sequence number.
         assert_eq!(run.records.len() as u64, FRAMES);

@@ -29,7 +29,7 @@ fn every_listener_gets_every_frame_in_every_scene() {
         span: Nanos::from_millis(100),
         setup: setup(directory.path()),
     };
-    let outcome = receive::run(&plan, &mut |_| ()).unwrap();
+    let outcome = receive::run(&plan, &mut |_| ()).unwrap().whole().unwrap();
     assert_eq!(namespaces(), Vec::<PathBuf>::new());
     let document = &outcome.document;
     assert_eq!(receive::bars::violations(document), Vec::<String>::new());
@@ -62,7 +62,7 @@ fn every_cycle_has_its_answer() {
         hosts: None,
         setup: setup(directory.path()),
     };
-    let outcome = control_loop::run(&plan, &mut |_| ()).unwrap();
+    let outcome = control_loop::run(&plan, &mut |_| ()).unwrap().whole().unwrap();
     assert_eq!(namespaces(), Vec::<PathBuf>::new());
     let document = &outcome.document;
     assert_eq!(control_loop::bars::violations(document), Vec::<String>::new());

@@ -7,13 +7,16 @@
 
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 
-use crate::abi::{
-    EBADF, EINVAL, F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, FIONBIO, IP_MULTICAST_IF, MessageHeader,
-    MultipleHeader, SO_RCVTIMEO, SO_TXTIME, SOL_IP, SOL_SOCKET,
+use crate::process::abi::{
+    EBADF, EINVAL, F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, FIONBIO, IP_MULTICAST_IF, IP_TTL, IPV6_UNICAST_HOPS,
+    MessageHeader, MultipleHeader, SO_RCVTIMEO, SO_TXTIME, SOL_IP, SOL_IPV6, SOL_SOCKET,
 };
-use crate::hwtstamp::Answer;
-use crate::verdict::{Send, Verdict};
-use crate::{descriptors, env, fds, hwtstamp, limit, multiple, originals, page, receive, send, txtime};
+use crate::process::hwtstamp::Answer;
+use crate::send::verdict::{Send, Verdict};
+use crate::{
+    process::descriptors, process::env, process::fds, process::hwtstamp, process::limit, process::originals,
+    process::page, receive, send, send::multiple, streams::txtime,
+};
 
 pub mod arrivals;
 pub mod waits;
@@ -108,18 +111,22 @@ pub unsafe extern "C" fn setsockopt(
     }
 }
 
-/// The value of IP_MULTICAST_IF, the one option that is not asked for again.
+/// The value of an option that cannot be asked for again whole: IP_MULTICAST_IF, IP_TTL, IPV6_UNICAST_HOPS.
 ///
 /// # Safety
 /// The arguments are those of a `setsockopt` that the kernel accepted.
 unsafe fn option_value<'a>(level: c_int, name: c_int, value: *const c_void, octets: u32) -> &'a [u8] {
-    /// `sizeof(struct ip_mreqn)`; the kernel reads no more.
-    const LONGEST: usize = 12;
-    if (level, name) != (SOL_IP, IP_MULTICAST_IF) || value.is_null() {
+    // `sizeof(struct ip_mreqn)`, `sizeof(int)`: the kernel reads no more.
+    let longest = match (level, name) {
+        (SOL_IP, IP_MULTICAST_IF) => 12,
+        (SOL_IP, IP_TTL) | (SOL_IPV6, IPV6_UNICAST_HOPS) => 4,
+        _ => 0,
+    };
+    if longest == 0 || value.is_null() {
         return &[];
     }
     // SAFETY: so long as it is, up to the longest form: the kernel has read as much.
-    unsafe { core::slice::from_raw_parts(value.cast(), (octets as usize).min(LONGEST)) }
+    unsafe { core::slice::from_raw_parts(value.cast(), (octets as usize).min(longest)) }
 }
 
 /// `getsockopt(2)`: the period of a socket's arrivals is ours, and SO_TXTIME that the daemon granted is answered as the kernel answers its own.
@@ -167,7 +174,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const MessageHeader, flags
             // SAFETY: as above.
             let answer = unsafe { originals::sendmsg(fd, message, flags) };
             // SAFETY: as above.
-            if answer < 0 && originals::errno() == EINVAL && unsafe { send::is_recalled(fd, message) } {
+            if answer < 0 && originals::errno() == EINVAL && unsafe { txtime::is_recalled(fd, message) } {
                 originals::set_errno(before);
                 // SAFETY: as above. It is a stream now, so there is no third time.
                 return unsafe { sendmsg(fd, message, flags) };
@@ -208,7 +215,7 @@ pub unsafe extern "C" fn sendmmsg(
         let answer = unsafe { originals::sendmmsg(fd, messages, count, flags) };
         let is_refused = answer < 0 && originals::errno() == EINVAL;
         // SAFETY: as above; the first message is the refused one.
-        if !is_refused || !unsafe { send::is_recalled(fd, messages.cast()) } {
+        if !is_refused || !unsafe { txtime::is_recalled(fd, messages.cast()) } {
             return answer;
         }
         stream = send::stream_of(fd);
@@ -293,7 +300,7 @@ pub unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
         return fail(EBADF);
     }
     // SAFETY: the program's arguments.
-    env::note_replaced(fds::copy(fd, unsafe { originals::dup2(fd, new) }))
+    env::note_replaced(fds::copy(fd, descriptors::replace(new, || unsafe { originals::dup2(fd, new) })))
 }
 
 /// `dup3(2)`.
@@ -306,7 +313,10 @@ pub unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
         return fail(EBADF);
     }
     // SAFETY: the program's arguments.
-    env::note_replaced(fds::copy(fd, unsafe { originals::dup3(fd, new, flags) }))
+    env::note_replaced(fds::copy(
+        fd,
+        descriptors::replace(new, || unsafe { originals::dup3(fd, new, flags) }),
+    ))
 }
 
 /// After fcntl: a duplicate is another descriptor of the same stream.

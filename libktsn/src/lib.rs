@@ -11,15 +11,15 @@
 //! # Where it runs
 //! In any thread, in signal handlers, before `main`, after `fork`, between `vfork` and `exec`. So:
 //! * **Threads and signal handlers.** Tables are arrays of atomics; every change is one atomic operation or is
-//!   published by one ([`fds`], [`streams`]). A slot of the ring belongs to one call from claim to publish. The one
-//!   lock, for attaching, is only ever tried: a thread that does not get it goes on without ([`attach`]).
-//! * **fork.** One page is emptied by the kernel in the child ([`page`]): the child has no region, holds no lock,
+//!   published by one ([`fds`](process::fds), [`streams`]). A slot of the ring belongs to one call from claim to publish. The one
+//!   lock, for attaching, is only ever tried: a thread that does not get it goes on without ([`attach`](process::attach)).
+//! * **fork.** One page is emptied by the kernel in the child ([`page`](process::page)): the child has no region, holds no lock,
 //!   and attaches by itself at its first timed send. The tables of descriptors and sockets it keeps: they are its own.
 //! * **vfork.** The child shares all memory: it may send through the parent's region, but closing and duplicating
 //!   descriptors there changes no table, because the pid is another.
 //! * **exec.** Our descriptors are CLOEXEC. An inherited timed socket is recognised at its first `sendmsg`; one whose
-//!   SO_TXTIME only the daemon had granted after the kernel's refusal of its first timed send ([`txtime`]).
-//! * **Limits.** Our two descriptors lie above the program's limit of open files ([`limit`]).
+//!   SO_TXTIME only the daemon had granted after the kernel's refusal of its first timed send ([`txtime`](streams::txtime)).
+//! * **Limits.** Our two descriptors lie above the program's limit of open files ([`limit`](process::limit)).
 //! * **Cancellation.** A timed send is a cancellation point before it holds anything.
 //!
 //! # What it links
@@ -30,7 +30,7 @@
 //! `sendto`, `send` and `write` carry no transmit time and are not hooked. A descriptor number that is closed by a
 //! raw system call and then reused is noticed when the program sets `SO_TXTIME` on it again. A wild pointer in a
 //! message gets the kernel's EFAULT, except into a page that was sent from before and given back since: there the
-//! program faults. More than 1,024 octets of control data go to the kernel. A process that was never attached stays
+//! program faults. A timed message with more than 1,024 octets of control data is the kernel's, and waits for its time in the call. A process that was never attached stays
 //! with the kernel until it sets `SO_TXTIME` again. A signal handler that leaves by `longjmp` out of a send loses its
 //! slots (one, or the burst's, 64 and one message's at most), or, out of the microseconds of an attachment's step,
 //! the ability to attach again. A member of a group in the sender's own namespace gets no copy of what KTSN sends to
@@ -40,45 +40,13 @@
 #![cfg_attr(test, allow(dead_code))]
 #![allow(unsafe_code)] // a library of C functions; every block says why it is sound
 
-mod abi;
-mod attach;
-mod batch;
-mod buffer;
-mod choice;
-mod clock;
-mod control_messages;
-mod descriptors;
-mod destination;
-mod env;
-mod error_queue;
-mod fds;
+mod call;
+mod errors;
 pub mod hooks;
-mod hwtstamp;
-mod kernel;
-mod limit;
-mod line;
-mod memory;
-mod message;
-mod multiple;
-mod options;
-mod originals;
-mod packet;
-mod page;
+mod process;
 mod receive;
-mod region;
-mod reply;
-mod reports;
-mod segments;
 mod send;
-mod share;
-mod signals;
-mod stamps;
 mod streams;
-mod sys;
-mod txtime;
-mod verdict;
-mod waits;
-mod wanted_interface;
 
 /// Stops the program at once: a panic here is our bug, and unwinding through C would be a second one.
 #[cfg(not(test))]

@@ -7,24 +7,36 @@
 //! two places only, for a daemon that lives: for the answer to a registration that the program made necessary
 //! (20 ms, a blocking socket 1 s), and for free slots on a blocking socket ([`Batch`]).
 
+pub(crate) mod batch;
+pub(crate) mod choice;
+pub(crate) mod later;
+pub(crate) mod multiple;
+pub(crate) mod segments;
+pub(crate) mod share;
+pub(crate) mod verdict;
+pub(crate) mod waits;
+
 use core::ffi::c_int;
 use core::hint::cold_path;
 
 use ktsn_model::BypassReason;
-use ktsn_ring::{ClockId, Frame, SlotFlags, StreamCode, StreamStatus, stream_flags};
+use ktsn_ring::{ClockId, Frame, HeaderMarks, SlotFlags, StreamCode, stream_flags};
 
-use crate::abi::{EAGAIN, ENETDOWN, MSG_CONFIRM, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MessageHeader};
-use crate::batch::{Batch, Filling, Full};
-use crate::control_messages::{self, Parsed};
-use crate::destination::{self, Address, Destination};
-use crate::fds::{self, Entry};
-use crate::message::Message;
-use crate::page;
-use crate::region::{self, RegionUse};
-use crate::stamps;
+use crate::call::control_messages::{self, Parsed};
+use crate::call::destination::{self, Address, Destination};
+use crate::call::message::Message;
+use crate::process::abi::{EAGAIN, MSG_CONFIRM, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MessageHeader};
+use crate::process::fds::{self, Entry};
+use crate::process::page;
+use crate::process::region::{self, RegionUse};
+use crate::send::batch::{Batch, Filling, Full};
+use crate::send::verdict::{Send, Verdict};
+use crate::streams::stamps;
 use crate::streams::{self, Registration, Stream};
-use crate::verdict::{Send, Verdict};
-use crate::{attach, buffer, choice, env, options, originals, packet, sys, txtime, waits, wanted_interface};
+use crate::{
+    call::options, process::attach, process::env, process::originals, process::sys, streams::buffer,
+    streams::packet, streams::txtime, streams::wanted_interface,
+};
 
 /// Flags that change nothing for a datagram that leaves later.
 const FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
@@ -67,10 +79,10 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
 pub(crate) unsafe fn message(send: Send, header: *const MessageHeader, batch: &mut Batch) -> Verdict {
     // SAFETY: the caller's promise.
     match unsafe { decide(send, header, batch) } {
-        Verdict::Kernel if send.stream.reports().has_keys() => Verdict::KernelCounted { is_stripped: false },
-        Verdict::KernelStripped if send.stream.reports().has_keys() => {
-            Verdict::KernelCounted { is_stripped: true }
-        }
+        // SAFETY: the caller's promise.
+        verdict @ (Verdict::Kernel | Verdict::KernelStripped) => unsafe {
+            later::leave(send, header, batch, verdict)
+        },
         verdict => verdict,
     }
 }
@@ -90,7 +102,10 @@ unsafe fn decide(send: Send, header: *const MessageHeader, batch: &mut Batch) ->
     let is_packet = send.stream.is_packet();
     let is_piece = !is_packet && send.stream.is_piece(send.flags & MSG_MORE != 0);
     match control.tx_time {
-        _ if is_piece => leave_to_kernel(send.stream, BypassReason::UnsupportedOption),
+        at if is_piece => {
+            let verdict = leave_to_kernel(send.stream, BypassReason::UnsupportedOption);
+            at.map_or(verdict, |at| later::wait(send, at, batch, verdict))
+        }
         Some(at) if is_packet => send.send_packet(&message, &control, at, batch),
         Some(at) => send.send_udp(&message, &control, at, batch),
         None => send.send_untimed(&message, &control, batch).unwrap_or_else(|| {
@@ -100,23 +115,6 @@ unsafe fn decide(send: Send, header: *const MessageHeader, batch: &mut Batch) ->
     }
 }
 
-/// After the kernel's EINVAL: whether the datagram has a transmit time and the daemon granted SO_TXTIME to its socket
-/// in another process. Then it is a stream now, and the call is to be made again.
-///
-/// # Safety
-/// `header` is what the program passed, and the kernel has just read it.
-pub(crate) unsafe fn is_recalled(fd: c_int, header: *const MessageHeader) -> bool {
-    if fds::was_asked(fd) || stream_of(fd).is_some() {
-        return false;
-    }
-    env::make_ready();
-    let is_musl = env::is_musl();
-    // SAFETY: the caller's promise.
-    let Some(message) = (unsafe { Message::read_again(header, is_musl) }) else { return false };
-    control_messages::parse(message.control, is_musl).is_some_and(|control| control.tx_time.is_some())
-        && txtime::recall(fd).is_some()
-}
-
 /// Counts a datagram that goes to the kernel, where there is a region to count in.
 fn count(reason: BypassReason) {
     if let Some(held) = page::get().and_then(RegionUse::current) {
@@ -124,7 +122,7 @@ fn count(reason: BypassReason) {
     }
 }
 
-/// Leaves a timed datagram to the kernel.
+/// Leaves a timed datagram to the kernel, which gets it at its transmit time ([`later`]).
 #[cold]
 #[inline(never)]
 fn leave_to_kernel(stream: Stream, reason: BypassReason) -> Verdict {
@@ -252,8 +250,12 @@ impl Send {
         let (priority, traffic_class) = if is_v4 {
             (control.priority_v4, control.tos.unwrap_or(options.tos))
         } else {
-            (control.priority, control.traffic_class.flatten().unwrap_or(options.traffic_class))
+            (control.priority, control.traffic_class.unwrap_or(options.traffic_class))
         };
+        // A message's hop limit is the program's.
+        let has_own = control.ttl.is_some() || matches!(control.hop_limit, Some(Some(_)));
+        let defaults = HeaderMarks::DEFAULT_TTL.with(HeaderMarks::DEFAULT_HOPS);
+        let marks = if has_own { options.marks.without(defaults) } else { options.marks };
         let asked = stamps::requested_flags(stream, control)?;
         let flags = SlotFlags::TRAFFIC_CLASS.with(SlotFlags::HOP_LIMIT).with(asked);
         let mut frame = Frame {
@@ -262,6 +264,7 @@ impl Send {
             priority: priority.unwrap_or(options.priority),
             traffic_class,
             hop_limit,
+            marks,
             ..Frame::default()
         };
         if asked != SlotFlags::NONE {
@@ -303,18 +306,9 @@ impl Send {
     #[cold]
     #[inline(never)]
     fn refusal(self, message: &Message<'_>) -> Option<Verdict> {
-        let errno = if self.stream.is_packet() { 0 } else { sys::refusal(self.fd, message.name) };
+        let errno =
+            if self.stream.is_packet() { 0 } else { sys::passing::refusal(self.fd, message.name, &[], 0) };
         (errno != 0).then_some(Verdict::Fail(errno))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn not_attached(self) -> Verdict {
-        if env::is_strict() {
-            Verdict::Fail(ENETDOWN)
-        } else {
-            leave_to_kernel(self.stream, BypassReason::NotAttached)
-        }
     }
 
     /// [`Self::enqueue`] for all but the usual datagram.
@@ -340,52 +334,47 @@ impl Send {
         mut frame: Frame,
         batch: &mut Batch,
     ) -> Verdict {
-        let stream = self.stream;
+        let (stream, octets) = (self.stream, message.octets);
+        let unsupported = || leave_to_kernel(stream, BypassReason::UnsupportedOption);
         if !stream.is_bound() {
             self.bind();
         }
         if !stream.is_bound() {
-            return leave_to_kernel(stream, BypassReason::UnsupportedOption); // the kernel finds the errno
+            return unsupported(); // the kernel finds the errno
         }
         stream.begin_sending();
         let status = match self.registration(batch) {
             None => return self.without_region(message, batch),
             Some(Registration::Known(status)) => status,
-            Some(Registration::NoRoom) => return leave_to_kernel(stream, BypassReason::UnsupportedOption),
+            Some(Registration::NoRoom) => return unsupported(),
             Some(Registration::Unknown) => {
-                return self.refusal(message).unwrap_or_else(|| batch.absent(message.octets));
+                return self.refusal(message).unwrap_or_else(|| batch.absent(octets));
             }
             Some(Registration::Late) => return self.refusal(message).unwrap_or(Verdict::Fail(EAGAIN)),
         };
         let Some(held) = batch.current() else { return self.without_region(message, batch) };
-        match status.code {
-            // The grant is gone, like a socket without SO_TXTIME: the kernel has the errno.
-            StreamCode::Registered if stream.is_revoked(&status) => {
-                count(BypassReason::NotAllowed);
-                return Verdict::Kernel;
-            }
-            StreamCode::Registered if stamps::wants_report(&frame) => stamps::begin(stream, held),
-            StreamCode::Registered => {}
-            StreamCode::NotAttached => return self.not_attached(),
-            StreamCode::Refused => return leave_to_kernel(stream, BypassReason::NotAllowed),
-            StreamCode::Unsupported | StreamCode::Pending => {
-                return leave_to_kernel(stream, BypassReason::UnsupportedOption);
-            }
+        if let Some(verdict) = self.without_grant(&status, &frame, held) {
+            return verdict;
         }
         if wanted_interface::is_named(stream, control) {
             cold_path();
             let frame = frame; // a copy: the frame itself stays in registers
             if wanted_interface::is_elsewhere(stream, control, &frame, held) {
-                return leave_to_kernel(stream, BypassReason::UnsupportedOption);
+                return unsupported();
             }
         }
-        let payload_max = match payload_max(held, message, &frame, &status) {
-            Some(Ok(octets)) => octets.min(held.producer().payload_max()),
+        let limit = match choice::limit(held, message, &frame, &status) {
+            Some(Ok(limit)) => limit,
             Some(Err(reason)) => return leave_to_kernel(stream, reason),
-            None => return batch.absent(message.octets),
+            None => return batch.absent(octets),
         };
+        if limit.is_asked() && (status.flags & stream_flags::KEPT == 0 || control.leaving_v4.source != [0; 4])
+        {
+            return self.ask(message, control, clock, frame, batch);
+        }
+        let payload_max = limit.octets().min(held.producer().payload_max());
         let slots_count = held.producer().layout().slots_count();
-        let segment_octets = match self.segment_octets(message.octets, control, payload_max, slots_count) {
+        let segment_octets = match self.segment_octets(octets, control, payload_max, slots_count) {
             Ok(octets) => octets,
             Err(reason) => return leave_to_kernel(stream, reason),
         };
@@ -396,19 +385,41 @@ impl Send {
         if is_charged {
             cold_path();
             if let Err(full) = batch.await_room(stream, (clock, frame.tx_time), self.fd, self.flags) {
-                return self.without_slots(&full, key, batch, message.octets);
+                return self.without_slots(&full, key, batch, octets);
             }
             frame.has_waited = waits::passed_while_waiting(clock, frame.tx_time);
         }
         match batch.fill(&Filling { frame, clock, message, segment_octets }, self.fd, self.flags) {
             Ok(()) => {
                 if is_charged {
-                    buffer::add(stream.index, message.octets);
+                    buffer::add(stream.index, octets);
                 }
-                Verdict::Taken(message.octets)
+                Verdict::Taken(octets)
             }
-            Err(full) => self.without_slots(&full, key, batch, message.octets),
+            Err(full) => self.without_slots(&full, key, batch, octets),
         }
+    }
+
+    /// The daemon asks the kernel about the datagram's route. Then it must be able to hand the datagram over, so it keeps the socket from
+    /// now on. It knows no source but the socket's.
+    #[cold]
+    #[inline(never)]
+    fn ask(
+        self,
+        message: &Message<'_>,
+        control: &Parsed,
+        clock: ClockId,
+        frame: Frame,
+        batch: &mut Batch,
+    ) -> Verdict {
+        // A blackhole is the kernel's to name, at the call.
+        self.refusal(message).unwrap_or_else(|| {
+            if control.leaving_v4.source == [0; 4] && self.stream.begin_keeping() {
+                self.send_cold(message, control, clock, frame, batch)
+            } else {
+                leave_to_kernel(self.stream, BypassReason::RoutingRules)
+            }
+        })
     }
 
     /// The verdict on a message that got no slots.
@@ -462,32 +473,4 @@ impl Send {
 /// Whether the control messages ask for something that only the kernel does, or may refuse.
 fn is_kernels(control: &Parsed, is_v4: bool) -> bool {
     control.is_kernels(is_v4) || options::has_refusable_priority(control)
-}
-
-/// A reason of the daemon's tables.
-fn bypass_reason(number: u16) -> BypassReason {
-    BypassReason::from_number(number).unwrap_or(BypassReason::NotAllowed)
-}
-
-/// The greatest payload that the daemon takes to the frame's destination, or why it takes none; `None` when its
-/// table stays unreadable.
-#[inline(always)]
-fn payload_max(
-    held: &RegionUse,
-    message: &Message<'_>,
-    frame: &Frame,
-    status: &StreamStatus,
-) -> Option<Result<usize, BypassReason>> {
-    if frame.flags.contains(SlotFlags::CONNECTED) {
-        return Some(if status.limit == 0 {
-            Err(bypass_reason(status.bypass))
-        } else {
-            Ok(status.limit as usize)
-        });
-    }
-    let frame = *frame; // a copy: the frame itself stays in registers
-    if frame.flags.is_link() {
-        return packet::payload_max(held, message, &frame, status);
-    }
-    choice::destination(held, &frame)
 }

@@ -4,7 +4,7 @@
 //! In: `/proc`, `/sys`, the kernel's clock state. Out: [`Environment`] and [`CpuUse`]. Nothing is changed; what the
 //! machine does not show is `unknown` or zero.
 
-use crate::clock::clock_state;
+use ktsn_traffic::clock::clock_state;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
@@ -124,7 +124,7 @@ impl CpuUse {
     pub fn now() -> Self {
         let stat = read_to_string("/proc/stat").unwrap_or_default();
         let pressure = read_to_string("/proc/pressure/cpu").ok();
-        let at = crate::clock::monotonic_now();
+        let at = ktsn_traffic::clock::monotonic_now();
         Self { at, ..Self::parse(&stat, pressure.as_deref()) }
     }
 

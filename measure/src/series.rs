@@ -5,11 +5,11 @@
 //! the schema that the records allow. No frame is left out of a distribution that it has the instants for; an
 //! instant that was not observed makes its figures absent, never zero.
 
-use crate::records::{JoinCounts, Record, RunRecords};
 use crate::results::{Round, Series};
-use crate::stats::{Jitter, Statistics};
 use hdrhistogram::Histogram;
 use ktsn_time::{Nanos, Tai};
+use ktsn_traffic::records::{JoinCounts, Record, RunRecords};
+use ktsn_traffic::stats::{Jitter, Statistics};
 
 /// A transmit error above this counts as late.
 pub const LATE_MIN: Nanos = Nanos::from_micros(1);

@@ -327,7 +327,7 @@ pub fn document(document: &Document) -> String {
 mod tests {
     use super::*;
     use crate::results::{Check, Micro, Question};
-    use crate::stats::Statistics;
+    use ktsn_traffic::stats::Statistics;
 
     fn example() -> Document {
         let mut document = Document::new("container", Vec::new());

@@ -26,9 +26,9 @@
 //! 6.18, three looks a millisecond: 3.8 % of one CPU). With the looks right at the close, the first frame of the next
 //! window left 20.0 µs after its opening instead of 0.6 µs (p50); that is why they come before it.
 
-use crate::clock::{self, RealTime, RealTimeError, ScheduleClock, nanos_of};
-use crate::stats::Statistics;
 use ktsn_time::{Nanos, Tai, TxTime};
+use ktsn_traffic::clock::{self, RealTime, RealTimeError, ScheduleClock, nanos_of};
+use ktsn_traffic::stats::Statistics;
 
 /// A wake-up later than this is a gap. Most wake-ups here, from an idle CPU included, take less than 35 µs; how many are
 /// gaps by this rule is counted, and that share is the chance that one proves something by accident.

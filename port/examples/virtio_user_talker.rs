@@ -191,6 +191,7 @@ fn headers(arguments: &Arguments) -> Result<HeaderTemplate, ktsn_wire::WireError
             dont_fragment: true,
         },
         udp: Ends { source: ends[0].port(), destination: ends[1].port() },
+        udp_checksum: true,
     })
 }
 

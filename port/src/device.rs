@@ -5,6 +5,7 @@
 //! there. The caller's thread never changes namespace: a thread of its own enters, opens and ends; sockets keep
 //! the namespace they were made in.
 
+mod link;
 #[allow(unsafe_code)]
 mod sys;
 
@@ -17,6 +18,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use crate::error::{OpenError, SendError};
 use crate::limits::{IFNAME_OCTETS_MAX, STAGE_COUNT_DEFAULT, VLAN_TAG_OCTETS};
 use crate::traits::Capabilities;
+use link::Link;
+pub use link::LinkWatch;
 
 /// Ethernet and the loopback device speak Ethernet headers (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
 const HARDWARE_TYPES: [u16; 2] = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK];
@@ -73,6 +76,8 @@ pub enum LinkState {
     Down,
     /// No such device in this namespace any more.
     Gone,
+    /// Announcements about the device were lost: not known until the next one.
+    Unknown,
 }
 
 impl LinkInfo {
@@ -151,25 +156,22 @@ pub(crate) fn look_up(ifname: &str) -> Result<(LinkWatch, LinkInfo), OpenError> 
     if bad_name {
         return Err(OpenError::Ifname { ifname: ifname.to_owned() });
     }
-    let no_device = |step| {
-        move |errno| match errno {
-            Errno::NODEV => OpenError::NoDevice { ifname: ifname.to_owned() },
-            other => OpenError::os(step, other),
-        }
-    };
-    // Any socket carries these requests; this family has no state of its own and needs no right.
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-        .map_err(|errno| OpenError::os("socket", errno))?;
-    let ifindex =
-        rustix::net::netdevice::name_to_index(&socket, ifname).map_err(no_device("SIOCGIFINDEX"))?;
-    let watch = LinkWatch { socket, ifindex };
-    let mtu_octets = sys::mtu(watch.socket.as_fd(), ifname).map_err(no_device("SIOCGIFMTU"))?;
-    let (hardware_type, mac) =
-        sys::hardware_address(watch.socket.as_fd(), ifname).map_err(no_device("SIOCGIFHWADDR"))?;
-    let link_speed = sys::link_speed(watch.socket.as_fd(), ifname);
+    let (watch, link) = LinkWatch::look_up(ifname).map_err(|(step, errno)| match errno {
+        Errno::NODEV => OpenError::NoDevice { ifname: ifname.to_owned() },
+        other => OpenError::os(step, other),
+    })?;
     let state = watch.state();
-    let info = LinkInfo { ifindex, mtu_octets, mac, hardware_type, state, link_speed };
+    let Link { ifindex, mtu_octets, mac, hardware_type, .. } = link;
+    let info = LinkInfo { ifindex, mtu_octets, mac, hardware_type, state, link_speed: speed_here(ifname) };
     Ok((watch, info))
+}
+
+/// The speed in bit/s of a device that exists; the ioctl is asked of no other, as Linux would look for a module of that name.
+/// It may wait for the kernel's RTNL lock.
+fn speed_here(ifname: &str) -> Option<u64> {
+    // Any socket carries this request; this family has no state of its own and needs no right.
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+    sys::link_speed(socket.as_fd(), ifname)
 }
 
 /// Looks `ifname` up and refuses what does not speak Ethernet.
@@ -190,28 +192,11 @@ pub(crate) fn widen_send_buffer(socket: &OwnedFd, stage_count: usize, frame_octe
     }
 }
 
-/// Asks for one device's state, by index (a renamed device is the same device). Holds a socket in the device's
-/// namespace: dropped with the port.
-#[derive(Debug)]
-pub(crate) struct LinkWatch {
-    socket: OwnedFd,
-    ifindex: u32,
-}
-
 impl LinkWatch {
-    /// The state now. An answer that makes no sense counts as [`LinkState::Gone`].
-    pub(crate) fn state(&self) -> LinkState {
-        match sys::state(self.socket.as_fd(), self.ifindex) {
-            Ok(true) => LinkState::Up,
-            Ok(false) => LinkState::Down,
-            Err(_) => LinkState::Gone,
-        }
-    }
-
     /// Why the device refused a frame without saying why.
     pub(crate) fn reason(state: LinkState) -> SendError {
         match state {
-            LinkState::Up => SendError::Dropped,
+            LinkState::Up | LinkState::Unknown => SendError::Dropped,
             LinkState::Down => SendError::LinkDown,
             LinkState::Gone => SendError::DeviceGone,
         }

@@ -35,7 +35,7 @@ pub mod memory;
 pub mod vhost_user;
 
 pub use auto::{AnyPort, Opened, open};
-pub use device::{Device, LinkInfo, LinkState, Options, in_namespace, link_info, link_speed};
+pub use device::{Device, LinkInfo, LinkState, LinkWatch, Options, in_namespace, link_info, link_speed};
 pub use error::{OpenError, SendError, StageError};
 pub use limits::{CHUNK_OCTETS_MAX, ETHERNET_HEADER_OCTETS, STAGE_COUNT_MAX, VLAN_TAG_OCTETS};
 pub use traits::{Builder, Capabilities, Counters, Occupancy, Port, StageId};

@@ -5,6 +5,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use ktsn_eventually::eventually;
 use ktsn_port::dpdk::Dpdk;
 use ktsn_port::{AnyPort, Device, Occupancy, OpenError, Options, Port, SendError, StageError};
 use support::{Bed, NEAR, frame};
@@ -122,11 +123,7 @@ fn net_memif_connects_and_its_full_ring_is_back_pressure() {
     };
     let _far = bare(&devargs("net_memif0", "server"));
     let mut port = bare(&devargs("net_memif1", "client"));
-    let until = Instant::now() + Duration::from_secs(5);
-    while !port.link_up() {
-        assert!(Instant::now() < until, "the two ends find each other");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    eventually("the two ends find each other", Duration::from_secs(5), || port.link_up());
     let mut taken = 0;
     let refused = loop {
         let stage = port.stage_copy(&frame(taken, 60)).unwrap();

@@ -6,12 +6,16 @@ mod support;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use ktsn_eventually::eventually;
 use ktsn_port::af_packet::AfPacket;
 use ktsn_port::af_xdp::AfXdp;
 use ktsn_port::{
     AnyPort, Device, Occupancy, OpenError, Options, Port, SendError, StageError, link_info, link_speed, open,
 };
 use support::{Bed, NEAR, frame, unsupported};
+
+/// A limit for what comes at all.
+const SOON: Duration = Duration::from_secs(20);
 
 const STAGE_COUNT: u16 = 256;
 const ADAPTERS: [&str; 2] = ["af_xdp", "af_packet"];
@@ -142,7 +146,8 @@ fn buffers_that_a_slow_link_further_on_holds_come_back() {
         bed.far(&format!("link set {device} master br0"));
     }
     bed.far_run("tc qdisc add dev out0 root tbf rate 683kbit burst 2kb limit 1mb");
-    sleep(Duration::from_millis(100)); // Until the bridge forwards.
+    let states = "cat /sys/class/net/br0/brif/far0/state /sys/class/net/br0/brif/out0/state";
+    eventually("the bridge forwards", SOON, || bed.far_run(states) == "3\n3\n");
     // To a station that the bridge does not know: what it also took itself it would copy.
     let to_station = |serial| {
         let mut frame = frame(serial, 986);
@@ -156,21 +161,14 @@ fn buffers_that_a_slow_link_further_on_holds_come_back() {
     for serial in 0..u32::from(STAGE_COUNT) {
         assert_eq!(commit(&mut port, serial), Ok(()));
     }
-    let in_time = |what: &str, done: &mut dyn FnMut() -> bool| {
-        let until = Instant::now() + Duration::from_secs(20);
-        while !done() {
-            assert!(Instant::now() < until, "{what}");
-            sleep(Duration::from_millis(1));
-        }
-    };
     port.reap();
     let staged = std::iter::from_fn(|| port.stage_copy(&to_station(0)).ok()).collect::<Vec<_>>();
     assert!(staged.len() < 100, "{} buffers are free", staged.len());
     assert_eq!(port.stage_copy(&to_station(0)), Err(StageError::Full));
-    in_time("a buffer comes back", &mut || port.reap() > 0);
+    eventually("a buffer comes back", SOON, || port.reap() > 0);
     assert_eq!(commit(&mut port, 256), Ok(()));
     staged.iter().for_each(|stage| port.abandon(*stage));
-    in_time("all buffers come back", &mut || {
+    eventually("all buffers come back", SOON, || {
         port.reap();
         port.occupancy() == ALL_FREE
     });
@@ -214,11 +212,13 @@ fn a_link_that_is_down_refuses_and_nothing_stale_leaves_later() {
         assert!((2..40).all(|n| commit(&mut port, n) == Err(SendError::LinkDown)));
         bed.near(&format!("link set {NEAR} up"));
         bed.far(&format!("link set {} down", support::FAR));
-        assert!(!port.link_up());
-        assert_eq!(commit(&mut port, 41), Err(SendError::LinkDown), "no carrier");
-        assert!((42..50).all(|n| commit(&mut port, n).is_err()));
+        // Linux announces a lost carrier within a second. Until then a refused frame has no reason.
+        assert!(matches!(commit(&mut port, 41), Err(SendError::LinkDown | SendError::Dropped)));
+        eventually("the lost carrier is announced", SOON, || !port.link_up());
+        assert_eq!(commit(&mut port, 42), Err(SendError::LinkDown), "no carrier");
+        assert!((43..50).all(|n| commit(&mut port, n).is_err()));
         bed.far(&format!("link set {} up", support::FAR));
-        assert!(port.link_up());
+        eventually("the carrier is announced", SOON, || port.link_up());
         assert_eq!(commit(&mut port, 50), Ok(()));
         assert_eq!(receiver.drain(1), [frame(50, 64)]);
         reap_until_idle(&mut port);
@@ -252,6 +252,27 @@ fn a_removed_device_is_gone_and_can_be_opened_anew() {
         let stage = port.stage_copy(&frame(5, 64)).unwrap();
         port.commit(stage).unwrap();
         assert_eq!(receiver.drain(1), [frame(5, 64)]);
+    });
+}
+
+/// A pod may change its own interface without end, and others' devices change beside it.
+#[test]
+fn announcements_without_end_are_not_the_state_of_another_device() {
+    each_adapter(|bed, port| {
+        bed.near("link add other0 type veth peer name other1");
+        for _ in 0..10 {
+            bed.near("link set other0 up");
+            bed.near("link set other0 down");
+        }
+        assert!(port.link_up(), "the other device's announcements are none of this port's");
+        for n in 0..200 {
+            bed.near(&format!("link set {NEAR} txqueuelen {}", 100 + n));
+        }
+        bed.near(&format!("link set {NEAR} down"));
+        // Sixteen announcements a question at most: the state is known once they are read.
+        eventually("the state is known", SOON, || !port.link_up());
+        bed.near(&format!("link set {NEAR} up"));
+        eventually("the state is known", SOON, || port.link_up());
     });
 }
 
@@ -320,14 +341,11 @@ fn a_large_mtu_takes_larger_buffers_or_the_other_adapter() {
 fn a_dropped_port_lets_its_namespace_go() {
     each_adapter(|bed, port| {
         bed.delete_near();
+        // It would go meanwhile.
         sleep(Duration::from_millis(300));
         assert!(bed.far_exists(), "an open port holds its namespace: that is why it must be dropped");
         drop(port);
-        let until = Instant::now() + Duration::from_secs(20);
-        while bed.far_exists() {
-            assert!(Instant::now() < until, "the namespace is still held after the port's end");
-            sleep(Duration::from_millis(10));
-        }
+        eventually("the namespace goes with the port", SOON, || !bed.far_exists());
     });
 }
 

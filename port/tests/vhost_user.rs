@@ -7,9 +7,10 @@ mod backend;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use backend::{Backend, LIES, Lie};
+use ktsn_eventually::eventually;
 use ktsn_port::vhost_user::{MTU_OCTETS_MAX, Socket, VhostUser};
 use ktsn_port::{AnyPort, OpenError, Options, Port, SendError, StageError};
 
@@ -40,19 +41,11 @@ fn attach(port: &mut impl Port, path: &Path) -> Backend {
         backend
     });
     let backend = thread.join().expect("backend");
-    until(|| {
+    eventually("the backend connects", LONG, || {
         port.reap();
         port.link_up()
     });
     backend
-}
-
-fn until(mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LONG);
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn send(port: &mut impl Port, frame: &[u8]) -> Result<(), SendError> {
@@ -96,7 +89,7 @@ fn frames_reach_each_backend_and_what_one_did_not_take_is_lost_and_counted() {
         (0..7).for_each(|number| send(&mut port, &frame(number, 60)).expect("sent"));
         sent += 47;
         backend.hang_up();
-        until(|| !port.link_up());
+        eventually("the link is down", LONG, || !port.link_up());
         assert_eq!(send(&mut port, &frame(9, 60)), Err(SendError::LinkDown));
         let counters = port.counters();
         assert_eq!((counters.committed_count, counters.lost_count), (sent, 7 * (u64::from(round) + 1)));
@@ -137,7 +130,7 @@ fn backends_that_lie_come_to_nothing_and_the_next_honest_one_is_served() {
             backend.lie = Some((1, lie));
             backend.negotiate()
         });
-        until(|| port.status().failed_count() == failed);
+        eventually("it fails once", LONG, || port.status().failed_count() == failed);
         assert!(port.status().last_fault().is_some_and(|said| said.contains("GET_FEATURES")), "{lie:?}");
         assert!(!thread.join().expect("backend"), "{lie:?}");
         assert!(!port.link_up());
@@ -150,7 +143,7 @@ fn backends_that_lie_come_to_nothing_and_the_next_honest_one_is_served() {
     send(&mut port, &frame(2, 60)).expect("sent");
     backend.give(1, 77, 0);
     assert_eq!(send(&mut port, &frame(3, 60)), Err(SendError::LinkDown));
-    until(|| backend.is_closed());
+    eventually("the connection is closed", LONG, || backend.is_closed());
     let mut backend = attach(&mut port, &place.path);
     send(&mut port, &frame(4, 60)).expect("sent");
     assert_eq!(taken(&mut backend, 0), [frame(4, 60)]);

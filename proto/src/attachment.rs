@@ -145,8 +145,9 @@ macro_rules! table {
 table! {
     /// An attachment.
     ///
-    /// A new key stands here, in k8s/internal/nodeapi/attachment.keys, in ktsnd's check and listing, and in docs/interfaces.md. The compiler
-    /// and the tests name each place that lacks it; the command line, the state file and the control API take it from here.
+    /// A new key stands here, in ktsnd/src/config/attachment.rs (field, check, listing) and its tests' example, where it is used, in
+    /// k8s/internal/nodeapi/attachment.keys and in docs/interfaces.md. The compiler and the tests name each place that lacks it; the
+    /// command line, the state file and the control API take it from here.
     AttachmentConfig {
         name: String,
         netns: String,

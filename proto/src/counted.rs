@@ -42,6 +42,9 @@ impl v1::AttachmentStatistics {
             waited: combine(self.waited, other.waited),
             ring_full: combine(self.ring_full, other.ring_full),
             doorbells: combine(self.doorbells, other.doorbells),
+            kernel_sent: combine(self.kernel_sent, other.kernel_sent),
+            passed: combine(self.passed, other.passed),
+            kernel_dropped: combined(&self.kernel_dropped, &other.kernel_dropped, combine),
             dropped: combined(&self.dropped, &other.dropped, combine),
             bypassed: combined(&self.bypassed, &other.bypassed, combine),
             ..self.clone()

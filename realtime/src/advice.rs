@@ -2,28 +2,10 @@
 //! What to change after a FAIL. In: findings about the machine, each with the causes that it can take away, and the cells of a run. Out: the
 //! findings in the order of what they can explain of the lateness of cells with a FAIL. Nothing is advised where nothing failed.
 
-use crate::causes::Cause;
+pub use crate::results::Advice;
+
 use crate::results::RealTime;
 use crate::verdict::Outcome;
-use serde::{Deserialize, Serialize};
-
-/// One thing to change.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Advice {
-    /// The name of the finding of `ktsn doctor`.
-    pub finding: String,
-    /// What was seen.
-    pub value: String,
-    /// What it means for wake-ups.
-    pub meaning: String,
-    /// What to do.
-    pub remedy: String,
-    /// The causes that the remedy takes away.
-    pub causes: Vec<Cause>,
-    /// What these causes explain of the lateness in cells with a FAIL: the largest share in any cell.
-    #[serde(default)]
-    pub explained_ratio: f64,
-}
 
 /// Orders the findings by what they explain in the cells that failed; empty when none did. Cells of another machine do not count: the
 /// findings are of this one.
@@ -55,7 +37,7 @@ pub fn advise(found: &RealTime, findings: Vec<Advice>) -> Vec<Advice> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::causes::RankedCause;
+    use crate::causes::{Cause, RankedCause};
     use crate::requirements::table_1;
     use crate::{BoxStatistics, Cell, Histogram, Profile};
     use ktsn_time::Span;

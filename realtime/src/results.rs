@@ -2,18 +2,19 @@
 //! The member `realtime` of a document `ktsn.results/1`. In: measured cells, requirements, the share. Out: the same with verdicts and
 //! isolation. `docs/results-schema.md` names every field.
 
-use crate::advice::Advice;
-use crate::causes::{Explained, RankedCause};
+pub use crate::tracers::Skip;
+
+use crate::causes::{Cause, Explained, RankedCause};
 use crate::histogram::Histogram;
 use crate::isolation::{Isolation, isolation};
 use crate::profile::Profile;
 use crate::requirements::Requirement;
 use crate::stability::Window;
-use crate::statistics::BoxStatistics;
+use crate::statistics::{BoxStatistics, Figures};
 use crate::timeline::Timeline;
 use crate::tracers::Tracer;
 use crate::verdict::{Judgement, Share, judge, statement};
-use ktsn_time::Span;
+use ktsn_time::{Nanos, Span};
 use serde::{Deserialize, Serialize};
 
 /// Late wake-ups that a cell keeps one by one: the latest ones.
@@ -85,6 +86,9 @@ pub struct Cell {
     /// Periods without a wake-up of their own: they passed while a wake-up was late ([`missed_periods`]). Absent: not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed_periods: Option<u64>,
+    /// Wake-ups before their instant. Absent: not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early: Option<Early>,
     /// Wake-ups later than the limit.
     pub excursions: u64,
     /// The latest of them, by time.
@@ -98,6 +102,25 @@ pub struct Cell {
     pub unexplained_ratio: f64,
 }
 
+/// Wake-ups before their instant, by the probe's clock: negative latencies. Histogram, statistics and timeline have 0 ns for each of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Early {
+    /// How many there were.
+    pub wakeups: u64,
+    /// How far before its instant the earliest came; 0 without one.
+    pub most_ns: u64,
+}
+
+impl Early {
+    /// Counts a latency where it is negative.
+    pub fn observe(&mut self, latency: Nanos) {
+        if latency < Nanos::ZERO {
+            self.wakeups += 1;
+            self.most_ns = self.most_ns.max(latency.get().unsigned_abs());
+        }
+    }
+}
+
 /// How many periods passed while one wake-up was late. The probe waits for the first instant that is not past yet, so these have no
 /// wake-up and no sample.
 #[must_use]
@@ -105,14 +128,22 @@ pub fn missed_periods(latency: Span, period: Span) -> u64 {
     latency.as_nanos().saturating_sub(1) / period.as_nanos().max(1)
 }
 
-/// Why a cell was not measured.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skip {
-    /// The kind: `too_few_cpus`, `too_little_memory`, `program_missing`, `no_fifo_right`, `no_control_group`, `no_root_right`,
-    /// `guest_failed`, `guest_missing`, `host_failed`, `host_missing`, `period_not_possible`.
-    pub kind: String,
-    /// The reason with its values.
-    pub reason: String,
+/// One thing to change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Advice {
+    /// The name of the finding of `ktsn doctor`.
+    pub finding: String,
+    /// What was seen.
+    pub value: String,
+    /// What it means for wake-ups.
+    pub meaning: String,
+    /// What to do.
+    pub remedy: String,
+    /// The causes that the remedy takes away.
+    pub causes: Vec<Cause>,
+    /// What these causes explain of the lateness in cells with a FAIL: the largest share in any cell.
+    #[serde(default)]
+    pub explained_ratio: f64,
 }
 
 /// A late wake-up.
@@ -164,14 +195,18 @@ impl RealTime {
 
     fn verdicts_of(&self, cell: &Cell) -> Vec<Verdict> {
         let Some(statistics) = cell.statistics else { return Vec::new() };
+        // An early wake-up is 0 ns in the statistics: the spread reaches further down by what it was early.
+        let early =
+            Nanos::new(cell.early.map_or(0, |early| i64::try_from(early.most_ns).unwrap_or(i64::MAX)));
+        let spread = |figures: Figures| Figures { jitter: figures.jitter.saturating_add(early), ..figures };
         let one = |requirement: &Requirement| {
-            let judgement = judge(requirement, statistics.worst_figures(), self.share_ratio);
+            let judgement = judge(requirement, spread(statistics.worst_figures()), self.share_ratio);
             Verdict {
                 system: cell.system.clone(),
                 profile: cell.profile,
                 service: requirement.service.clone(),
                 judgement,
-                paper: judge(requirement, statistics.paper_figures(), self.share_ratio),
+                paper: judge(requirement, spread(statistics.paper_figures()), self.share_ratio),
                 statement: statement(judgement.outcome, Span::from_nanos(cell.measured_ns)),
             }
         };
@@ -188,6 +223,19 @@ impl RealTime {
             let is_same = |other: &Cell| other.system == cell.system && other.profile == cell.profile;
             if self.cells[..index].iter().any(is_same) {
                 return wrong("system", &format!("{} {}: expected once", cell.system, cell.profile));
+            }
+            if let Some(Early { wakeups, most_ns }) = cell.early {
+                let zeros = cell.histogram.buckets().next().filter(|(low, _)| *low == Span::ZERO);
+                let zeros = zeros.map_or(0, |(_, count)| count);
+                if wakeups > zeros {
+                    return wrong(
+                        "early.wakeups",
+                        &format!("{wakeups}: expected at most {zeros}, the latencies of 0 ns"),
+                    );
+                }
+                if (wakeups == 0) != (most_ns == 0) {
+                    return wrong("early.most_ns", &format!("{most_ns}: {wakeups} wake-ups were early"));
+                }
             }
             match (BoxStatistics::of(&cell.histogram), &cell.statistics) {
                 (None, None) => {}
@@ -237,6 +285,7 @@ impl Cell {
             stability: Vec::new(),
             timeline: Timeline::default(),
             missed_periods: None,
+            early: None,
             excursions: 0,
             kept: Vec::new(),
             causes: Vec::new(),
@@ -284,6 +333,32 @@ mod tests {
         assert!(text.contains("\"outcome\":\"PASS\""));
     }
 
+    /// 20 µs late at most is a PASS; with a wake-up 2.6 µs, or 4.285 s, before its instant the spread is greater.
+    #[test]
+    fn early_wake_ups_are_part_of_the_spread() {
+        let used = |most_ns: Option<u64>| {
+            let early = most_ns.map(|most_ns| Early { wakeups: 1, most_ns });
+            let cell = Cell { early, ..measured(1, &[0, 20, 20], 8) };
+            let mut found = RealTime { requirements: table_1(), cells: vec![cell], ..RealTime::default() };
+            found.conclude();
+            assert_eq!(found.check(), Ok(()));
+            let is = |verdict: &&Verdict| verdict.service == "Factory automation";
+            let verdict = found.verdicts.iter().find(is).unwrap().clone();
+            (
+                (verdict.judgement.used_ratio * 400.0).round() / 10.0,
+                verdict.judgement.outcome,
+                verdict.paper.outcome,
+            )
+        };
+        // The share of the jitter is 40 µs.
+        assert_eq!(used(None), (20.0, Outcome::Pass, Outcome::Pass));
+        assert_eq!(used(Some(2_600)), (22.6, Outcome::Pass, Outcome::Pass));
+        assert_eq!(used(Some(15_000)), (35.0, Outcome::Tight, Outcome::Tight));
+        let (_, outcome, paper) = used(Some(4_285_135_432));
+        assert_eq!((outcome, paper), (Outcome::Fail, Outcome::Fail));
+        assert_eq!(used(Some(u64::MAX)).1, Outcome::Fail);
+    }
+
     #[test]
     fn statistics_that_are_not_the_histograms_are_named() {
         let good = RealTime {
@@ -308,6 +383,9 @@ mod tests {
         );
         says(&|cell| cell.statistics.as_mut().unwrap().mean_ns *= 1.1, "statistics.mean_ns");
         says(&|cell| *cell = Cell::new("host", Profile::ALL[0]), "system: host 1: expected once");
+        let early = |wakeups, most_ns| Some(Early { wakeups, most_ns });
+        says(&|cell| cell.early = early(1, 5), "early.wakeups: 1: expected at most 0");
+        says(&|cell| cell.early = early(0, 5), "early.most_ns: 5: 0 wake-ups were early");
     }
 
     /// As the probe counts: it waits for the next instant that is not before now.

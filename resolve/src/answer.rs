@@ -9,9 +9,12 @@ use ktsn_model::{BypassReason, DropReason, IpPrefix};
 use ktsn_wire::{HeaderTemplate, MacAddress};
 
 use crate::datagram::{Datagram, Departure};
-use crate::flow::{Egress, FORBIDDEN, Flow, NO_ROUTE, NOT_ALLOWED, Refusal, Replica, needs_scope};
+use crate::flow::{
+    Egress, FORBIDDEN, Flow, InterfaceRoute, NO_ROUTE, NOT_ALLOWED, ROUTING_RULES, Refusal, Replica,
+    RouteAnswer, needs_scope,
+};
 use crate::link::{LinkTable, PortIndex};
-use crate::path::{Path, path_to, payload_max};
+use crate::path::{Path, path_to, payload_max_within};
 use crate::table::{AttachmentIndex, Tables};
 
 /// Where and how a datagram leaves.
@@ -36,7 +39,7 @@ pub struct Resolved {
 /// # Errors
 /// [`Refusal`]: `Bypass` for own, not allowed and foreign-scope destinations and for a bound address that is not the
 /// interface's; `Drop` with `no_route` (also: the hop limit ends here, no source of the family), `no_neighbour`,
-/// `network_policy`.
+/// `network_policy`. `Unanswered` where the kernel must be asked.
 pub fn resolve(tables: &Tables, flow: &Flow) -> Result<Resolved, Refusal> {
     resolve_replica(tables, flow, Replica::First)
 }
@@ -46,16 +49,30 @@ pub fn resolve(tables: &Tables, flow: &Flow) -> Result<Resolved, Refusal> {
 /// # Errors
 /// Those of [`resolve`]; `no_route` for a copy that the tables know no more.
 pub fn resolve_replica(tables: &Tables, flow: &Flow, replica: Replica) -> Result<Resolved, Refusal> {
-    decide(tables, flow, replica, None)
+    decide(tables, flow, replica, None, None)
+}
+
+/// Applies the rules to a datagram about whose route the kernel was asked. The answer counts only where the tables have none.
+///
+/// # Errors
+/// Those of [`resolve`]; `Bypass` with `routing_rules` where the kernel would not send it by the interface, or from an address that
+/// is not the interface's.
+pub fn resolve_answered(tables: &Tables, flow: &Flow, answer: &RouteAnswer) -> Result<Resolved, Refusal> {
+    decide(tables, flow, Replica::First, None, Some(answer))
 }
 
 /// What [`resolve`] will say once the MAC addresses are known for want of which it refuses with a [`NextHop`](crate::NextHop): port,
-/// lengths, first copy. The template has zeros in their place, so no frame may be made of it.
+/// lengths, first copy. The same for a flow that the kernel has not answered for, as if it left by the interface. The template has
+/// zeros in their place, so no frame may be made of it.
 ///
 /// # Errors
 /// Those of [`resolve`]; `no_neighbour` also where the MAC address is needed to know the port (bridged overlays).
-pub fn resolve_ahead(tables: &Tables, flow: &Flow) -> Result<Resolved, Refusal> {
-    decide(tables, flow, Replica::First, Some(MacAddress::default()))
+pub fn resolve_ahead(
+    tables: &Tables,
+    flow: &Flow,
+    answer: Option<&RouteAnswer>,
+) -> Result<Resolved, Refusal> {
+    decide(tables, flow, Replica::First, Some(MacAddress::default()), answer)
 }
 
 fn decide(
@@ -63,6 +80,7 @@ fn decide(
     flow: &Flow,
     replica: Replica,
     unknown: Option<MacAddress>,
+    answer: Option<&RouteAnswer>,
 ) -> Result<Resolved, Refusal> {
     let Some(tables) = tables.attachment(flow.attachment) else {
         return Err(Refusal::Bypass(BypassReason::NotAttached));
@@ -76,12 +94,25 @@ fn decide(
         return Err(NOT_ALLOWED);
     }
     let bound = bound_source(&tables.interface, flow.bound, destination)?;
-    let datagram = Datagram { tables, flow, destination, bound, unknown };
+    let asked = match (path, answer) {
+        (Path::Asked(_), Some(RouteAnswer::Interface(route))) => Some(*route),
+        (Path::Asked(_), Some(RouteAnswer::Elsewhere)) => return Err(ROUTING_RULES),
+        // For its lengths every answer is as good.
+        (Path::Asked(_), None) if unknown.is_some() => {
+            let source = tables.interface.addresses().iter().map(|&(own, _)| own);
+            let source = source.into_iter().find(|own| own.is_ipv4() == destination.is_ipv4());
+            Some(InterfaceRoute { source, ..InterfaceRoute::default() })
+        }
+        (Path::Asked(_), None) => return Err(Refusal::Unanswered),
+        _ => None,
+    };
+    let datagram = Datagram { tables, flow, destination, bound, asked, unknown };
     let leaves = match path {
+        Path::Asked(_) if replica != Replica::First => return Err(NO_ROUTE),
         Path::Group => datagram.group(replica)?,
-        Path::Unicast | Path::Bypass(_) => datagram.unicast(replica)?,
+        Path::Unicast | Path::Bypass(_) | Path::Asked(None) => datagram.unicast(replica)?,
         Path::Tunnel(..) | Path::Forwarded if replica != Replica::First => return Err(NO_ROUTE),
-        Path::Tunnel(vxlan, peer) => datagram.tunnel(vxlan, peer)?,
+        Path::Tunnel(vxlan, peer) | Path::Asked(Some((vxlan, peer))) => datagram.tunnel(vxlan, peer)?,
         Path::Forwarded => datagram.forwarded()?,
     };
     let Departure { egress, repr, replica, skipped } = leaves;
@@ -93,7 +124,8 @@ fn decide(
         Egress::Interface => tables.interface.port(),
     };
     let template = HeaderTemplate::new(&repr).map_err(|_| Refusal::Drop(DropReason::Bug, None))?;
-    let payload_max = payload_max(tables, &path, destination.is_ipv4());
+    let mtu = asked.and_then(|route| route.mtu).unwrap_or(u32::MAX).min(tables.interface.mtu());
+    let payload_max = payload_max_within(tables, &path, destination.is_ipv4(), mtu);
     Ok(Resolved { port, template, payload_max, egress, replica, skipped })
 }
 

@@ -10,7 +10,10 @@ use ktsn_model::DropReason;
 use ktsn_wire::template::{Ends, Outer};
 use ktsn_wire::{DsField, MacAddress, Network, TemplateRepr};
 
-use crate::flow::{Egress, Flow, NO_ROUTE, NextHop, Refusal, Replica, Side, needs_scope};
+use crate::flow::{
+    Egress, Flow, InterfaceRoute, Marks, NO_ROUTE, NextHop, ROUTING_RULES, Refusal, Replica, Side,
+    needs_scope,
+};
 use crate::link::{LinkTable, Via};
 use crate::overlay::{OuterDf, OuterDs, OuterTtl, Overlay, Peer, Station, Tunnel, VxlanRouted};
 use crate::source;
@@ -29,6 +32,8 @@ pub(crate) struct Datagram<'a> {
     pub(crate) destination: IpAddr,
     /// The socket's own address, which is the interface's.
     pub(crate) bound: Option<IpAddr>,
+    /// The kernel's answer, where only the kernel knows the route.
+    pub(crate) asked: Option<InterfaceRoute>,
     /// What stands for a MAC address that is not known yet; none: there is no answer without it.
     pub(crate) unknown: Option<MacAddress>,
 }
@@ -50,16 +55,36 @@ impl Departure {
 
 impl Datagram<'_> {
     fn source(&self, preferred: Option<IpAddr>, next_hop: Option<IpAddr>) -> Result<IpAddr, Refusal> {
+        if let Some(route) = self.asked {
+            // The kernel's choice, or the frame is the kernel's.
+            let is_v4 = self.destination.is_ipv4();
+            let is_own = |own: &IpAddr| own.is_ipv4() == is_v4 && self.tables.interface.has_address(*own);
+            return self.bound.or(route.source.filter(is_own)).ok_or(ROUTING_RULES);
+        }
         let choose = || source::choose(&self.tables.interface, preferred, next_hop, self.destination);
         self.bound.or_else(choose).ok_or(NO_ROUTE)
     }
 
     fn hop_limit(&self, default: u8) -> u8 {
-        if self.flow.hop_limit == 0 { default } else { self.flow.hop_limit }
+        let routes = self.asked.and_then(|route| route.hop_limit);
+        match routes {
+            // Linux asks the route only where the program set none.
+            Some(hops) if self.flow.hop_limit == 0 || self.flow.marks.is_default_hop_limit => hops,
+            _ if self.flow.hop_limit == 0 => default,
+            _ => self.flow.hop_limit,
+        }
+    }
+
+    /// The hop limit of unicast. Linux asks the interface where the program set none, IPv4 the namespace.
+    fn hop_limit_unicast(&self) -> u8 {
+        let is_interfaces = self.destination.is_ipv6() && self.flow.marks.is_default_hop_limit;
+        let has_routes = self.asked.is_some_and(|route| route.hop_limit.is_some());
+        let interfaces = self.tables.interface.hop_limit_v6().filter(|_| is_interfaces && !has_routes);
+        interfaces.unwrap_or_else(|| self.hop_limit(HOP_LIMIT_UNICAST))
     }
 
     fn network(&self, source: IpAddr, hop_limit: u8) -> Result<Network, Refusal> {
-        network(source, self.destination, hop_limit, self.flow.traffic_class, true)
+        network(source, self.destination, hop_limit, self.flow.traffic_class, self.flow.marks)
             .ok_or(Refusal::Drop(DropReason::Bug, None))
     }
 
@@ -67,9 +92,14 @@ impl Datagram<'_> {
         Ends { source: self.flow.source_port, destination: self.flow.destination_port }
     }
 
+    fn untagged(&self, ethernet: Ends<MacAddress>, network: Network) -> TemplateRepr {
+        let udp_checksum = self.flow.marks.udp_checksum;
+        TemplateRepr { outer: None, ethernet, vlan: None, network, udp: self.udp(), udp_checksum }
+    }
+
     fn by_interface(&self, mac: MacAddress, network: Network) -> TemplateRepr {
         let ethernet = Ends { source: self.tables.interface.mac(), destination: mac };
-        TemplateRepr { outer: None, ethernet, vlan: self.tables.vlan, network, udp: self.udp() }
+        TemplateRepr { vlan: self.tables.vlan, ..self.untagged(ethernet, network) }
     }
 
     /// Rule 3: the MAC address follows from the destination.
@@ -97,7 +127,7 @@ impl Datagram<'_> {
             _ => self.destination,
         };
         let source = self.source(route.and_then(|route| route.source), Some(hop))?;
-        let hop_limit = self.hop_limit(HOP_LIMIT_UNICAST) - 1;
+        let hop_limit = self.hop_limit_unicast() - 1;
         // A router forwards neither an expired datagram (RFC 1812 5.3.1) nor a link-local source (RFC 4291 2.5.6).
         if hop_limit == 0 || matches!(source, IpAddr::V6(source) if source.is_unicast_link_local()) {
             return Err(NO_ROUTE);
@@ -111,14 +141,9 @@ impl Datagram<'_> {
         if !peer.is_reachable() {
             return Err(Refusal::Drop(DropReason::NoNeighbour, None));
         }
-        let repr = TemplateRepr {
-            outer: Some(self.outer(&vxlan.tunnel, peer.vtep, &network)?),
-            ethernet: Ends { source: vxlan.device_mac, destination: peer.mac },
-            vlan: None,
-            network,
-            udp: self.udp(),
-        };
-        Ok(Departure::one(Egress::Uplink, repr))
+        let outer = Some(self.outer(&vxlan.tunnel, peer.vtep, &network)?);
+        let ethernet = Ends { source: vxlan.device_mac, destination: peer.mac };
+        Ok(Departure::one(Egress::Uplink, TemplateRepr { outer, ..self.untagged(ethernet, network) }))
     }
 
     /// Rule 4b: what the node's own routing would have made of it.
@@ -128,8 +153,7 @@ impl Datagram<'_> {
         let hop = next_hop(uplink, self.destination)?;
         let mac = neighbour(uplink, Side::Uplink, hop, self.unknown)?;
         let ethernet = Ends { source: uplink.mac(), destination: mac };
-        let repr = TemplateRepr { outer: None, ethernet, vlan: None, network, udp: self.udp() };
-        Ok(Departure::one(Egress::Uplink, repr))
+        Ok(Departure::one(Egress::Uplink, self.untagged(ethernet, network)))
     }
 
     /// Rule 4c: a frame as the interface would send it; in a bridged overlay, where on the segment it goes. `hop`: the next
@@ -152,7 +176,9 @@ impl Datagram<'_> {
     /// Rules 5 and 6.
     pub(crate) fn unicast(&self, replica: Replica) -> Result<Departure, Refusal> {
         let interface = &self.tables.interface;
-        let (hop, preferred) = if needs_scope(self.destination) {
+        let (hop, preferred) = if let Some(route) = self.asked {
+            (route.gateway.map_or(self.destination, |gateway| gateway.to_canonical()), None)
+        } else if needs_scope(self.destination) {
             (self.destination, None) // link-local is on link by definition
         } else {
             let preferred = interface.route(self.destination).and_then(|route| route.source);
@@ -162,7 +188,7 @@ impl Datagram<'_> {
         // On a segment the MAC address says by which port.
         let unknown = self.unknown.filter(|_| self.tables.overlay.bridged().is_none());
         let mac = neighbour(interface, Side::Interface, hop, unknown)?;
-        let inner = self.by_interface(mac, self.network(source, self.hop_limit(HOP_LIMIT_UNICAST))?);
+        let inner = self.by_interface(mac, self.network(source, self.hop_limit_unicast())?);
         self.on_segment(inner, Some(hop), replica)
     }
 
@@ -254,9 +280,10 @@ pub(crate) fn outer_around(
         OuterDs::Fixed(ds) => (ds.0, false),
         OuterDs::Inherit => (0, true),
     };
+    let marks = Marks { dont_fragment, ..Marks::default() };
     Ok(Outer {
         ethernet: Ends { source: uplink.mac(), destination: mac },
-        network: network(tunnel.local, vtep, ttl, ds, dont_fragment).ok_or(NO_ROUTE)?,
+        network: network(tunnel.local, vtep, ttl, ds, marks).ok_or(NO_ROUTE)?,
         dscp_inherit,
         vxlan_port: tunnel.port,
         vni: tunnel.vni,
@@ -269,7 +296,7 @@ fn next_hop(link: &LinkTable, destination: IpAddr) -> Result<IpAddr, Refusal> {
     match link.route(destination).map(|route| route.via) {
         Some(Via::OnLink) => Ok(destination),
         Some(Via::Gateway(gateway)) => Ok(gateway.to_canonical()),
-        Some(Via::Elsewhere) | None => Err(NO_ROUTE),
+        Some(Via::Elsewhere | Via::Asked) | None => Err(NO_ROUTE),
     }
 }
 
@@ -305,16 +332,16 @@ fn network(
     destination: IpAddr,
     hop_limit: u8,
     traffic_class: u8,
-    dont_fragment: bool,
+    marks: Marks,
 ) -> Option<Network> {
+    let Marks { dont_fragment, flow_label, .. } = marks;
     let ds = DsField(traffic_class);
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             Some(Network::V4 { source, destination, ttl: hop_limit, ds, dont_fragment })
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            // No label (RFC 6437 3 allows that); Linux draws one from a secret hash.
-            Some(Network::V6 { source, destination, hop_limit, ds, flow_label: 0 })
+            Some(Network::V6 { source, destination, hop_limit, ds, flow_label })
         }
         _ => None,
     }

@@ -33,6 +33,11 @@ pub enum Verdict {
         /// Largest payload, octets.
         payload_max: u16,
     },
+    /// Take it if ktsnd can hand it to the kernel at its transmit time: the kernel knows the route, for each flow another one.
+    Asked {
+        /// Largest payload, octets.
+        payload_max: u16,
+    },
     /// Leave it to the kernel.
     Bypass(BypassReason),
 }
@@ -68,10 +73,20 @@ pub fn destinations(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destina
 /// The rules of an attachment's clients, and how many of them found no room.
 #[must_use]
 pub fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> DestinationTable {
+    table(tables, attachment, true)
+}
+
+/// The rules for frames that the pod's own packet filter has passed already (kernel capture).
+#[must_use]
+pub fn captured_destinations(tables: &Tables, attachment: AttachmentIndex) -> Vec<DestinationRule> {
+    table(tables, attachment, false).rules
+}
+
+fn table(tables: &Tables, attachment: AttachmentIndex, is_filtered: bool) -> DestinationTable {
     let Some(tables) = tables.attachment(attachment) else {
         return DestinationTable::default();
     };
-    let mut regions = regions(tables);
+    let mut regions = regions(tables, is_filtered);
     loop {
         let before = regions.len();
         regions = without_redundant(&regions);
@@ -116,7 +131,7 @@ impl Region {
 }
 
 /// All regions with their verdicts, enclosing ones before what they enclose.
-fn regions(tables: &AttachmentTables) -> Vec<Region> {
+fn regions(tables: &AttachmentTables, is_filtered: bool) -> Vec<Region> {
     let all_v4 = IpPrefix::covering(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
     let mut regions: Vec<Region> = prefixes_that_matter(tables)
         .chain(all_v4)
@@ -125,8 +140,10 @@ fn regions(tables: &AttachmentTables) -> Vec<Region> {
             let path = path_to(tables, prefix);
             let verdict = match path {
                 Path::Bypass(reason) => Verdict::Bypass(reason),
+                _ if is_filtered && tables.filters(prefix) => Verdict::Bypass(BypassReason::RoutingRules),
+                Path::Asked(_) => Verdict::Asked { payload_max: payload_max(tables, &path, prefix) },
                 _ => {
-                    let payload_max = payload_max(tables, &path, prefix.address().is_ipv4());
+                    let payload_max = payload_max(tables, &path, prefix);
                     if is_broadcast(tables, prefix) {
                         Verdict::Broadcast { payload_max }
                     } else {
@@ -207,7 +224,9 @@ fn shrink(regions: &mut Vec<Region>, rules_max: usize) {
             Verdict::Bypass(_) => {
                 regions.remove(victim);
             }
-            Verdict::Take { .. } | Verdict::Broadcast { .. } => regions.retain(|region| !gone.covers(region)),
+            Verdict::Take { .. } | Verdict::Broadcast { .. } | Verdict::Asked { .. } => {
+                regions.retain(|region| !gone.covers(region));
+            }
         }
     }
 }

@@ -37,11 +37,13 @@ mod prefixes;
 mod source;
 mod table;
 
-pub use answer::{Resolved, next_replica, resolve, resolve_ahead, resolve_replica};
+pub use answer::{Resolved, next_replica, resolve, resolve_ahead, resolve_answered, resolve_replica};
 pub use delivery::Delivery;
-pub use destinations::{DestinationRule, DestinationTable, Verdict, destination_table, destinations};
+pub use destinations::{
+    DestinationRule, DestinationTable, Verdict, captured_destinations, destination_table, destinations,
+};
 pub use error::TableError;
-pub use flow::{Egress, Flow, NextHop, Refusal, Replica, Side};
+pub use flow::{Egress, Flow, InterfaceRoute, Marks, NextHop, Refusal, Replica, RouteAnswer, Side};
 pub use link::{Link, LinkTable, Neighbour, PortIndex, Route, Via};
 pub use link_frame::{
     LinkFlow, LinkResolved, LinkShape, link_frame_max, link_rules, resolve_link, resolve_link_replica,
@@ -50,4 +52,4 @@ pub use overlay::{
     Bridged, Member, MemberAt, OuterDf, OuterDs, OuterTtl, Overlay, Peer, Tunnel, Vxlan, VxlanBridged,
     VxlanRouted,
 };
-pub use table::{Attachment, AttachmentIndex, AttachmentTables, Forwarding, Tables};
+pub use table::{AskedFamilies, Attachment, AttachmentIndex, AttachmentTables, Forwarding, Tables};

@@ -28,6 +28,9 @@ pub enum Via {
     /// Through another device of the namespace, or nowhere (unreachable, blackhole): the kernel's business. Such a
     /// route hides shorter ones of this link.
     Elsewhere,
+    /// Only the kernel can say, for each flow: several next hops, a type of service, an encapsulation. Such a route hides
+    /// shorter ones, too.
+    Asked,
 }
 
 /// One route.
@@ -82,6 +85,8 @@ pub struct LinkTable {
     neighbours_v4: Index<u32>,
     neighbours_v6: Index<u128>,
     is_up: bool,
+    hop_limit_v6: Option<u8>,
+    path_mtus: PrefixMap<u32>,
 }
 
 impl LinkTable {
@@ -116,6 +121,8 @@ impl LinkTable {
             neighbours_v4,
             neighbours_v6,
             is_up: true,
+            hop_limit_v6: None,
+            path_mtus: PrefixMap::new([]),
         })
     }
 
@@ -124,6 +131,27 @@ impl LinkTable {
     pub fn with_state(mut self, is_up: bool) -> Self {
         self.is_up = is_up;
         self
+    }
+    /// Sets the hop limit of the device's IPv6 datagrams whose program sets none (`net.ipv6.conf.DEVICE.hop_limit`, or a router's
+    /// word). New tables do not know it.
+    #[must_use]
+    pub fn with_hop_limit_v6(mut self, hop_limit: Option<u8>) -> Self {
+        self.hop_limit_v6 = hop_limit;
+        self
+    }
+    /// Sets the largest IP packets to destinations for which a router named it, octets. New tables have none.
+    #[must_use]
+    pub fn with_path_mtus(mut self, path_mtus: Vec<(IpPrefix, u32)>) -> Self {
+        self.path_mtus = PrefixMap::new(path_mtus);
+        self
+    }
+    /// The largest IP packet to all of `at`, octets, by this device.
+    pub(crate) fn path_mtu(&self, at: IpPrefix) -> u32 {
+        self.path_mtus.longest(at).map_or(self.mtu, |path| self.mtu.min(*path))
+    }
+    /// The hop limit of IPv6 datagrams whose program sets none; `None`: not known.
+    pub(crate) fn hop_limit_v6(&self) -> Option<u8> {
+        self.hop_limit_v6
     }
     /// Whether the device is administratively up; else the kernel refuses packet sockets' frames (ENETDOWN).
     #[must_use]

@@ -305,8 +305,14 @@ impl LinkResolved {
         payload.get(self.packet_at..).unwrap_or_default()
     }
 
+    /// Source and destination address of the tunnel's IPv4 header as one number; `None`: no tunnel, or over IPv6.
+    #[must_use]
+    pub fn outer_address_pair(&self) -> Option<u64> {
+        self.tunnel.as_ref()?.address_pair()
+    }
+
     /// Writes the frame around the payload that was resolved; its octets, or `None` when `out` is too short. The
-    /// identification is for a tunnel's IPv4 header that may be fragmented (RFC 6864 4.2).
+    /// identification is for a tunnel's IPv4 header.
     #[must_use]
     pub fn write(&self, payload: &[u8], identification: u16, out: &mut [u8]) -> Option<usize> {
         let head = self.head.get(..self.head_octets)?;

@@ -36,7 +36,7 @@ impl OuterTtl {
     }
 }
 
-/// DSCP of the outer header. Its ECN is the inner packet's in any case (RFC 6040 4.1, normal mode).
+/// DSCP of the outer header. Its ECN is the inner packet's in any case, CE as ECT(0) (RFC 3168 9.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OuterDs {
     /// The DSCP of this field.
@@ -342,13 +342,18 @@ impl Overlay {
         let bridged = self.bridged().into_iter().flat_map(|vxlan| vxlan.prefixes.iter().map(|entry| entry.0));
         routed.chain(bridged)
     }
+    /// The tunnel of all its ends; none without an overlay.
+    #[must_use]
+    pub fn tunnel(&self) -> Option<&Tunnel> {
+        match self {
+            Self::None => None,
+            Self::VxlanRouted(vxlan) => Some(&vxlan.tunnel),
+            Self::VxlanBridged(vxlan) => Some(&vxlan.tunnel),
+        }
+    }
     /// Every remote tunnel end that frames may go to.
     pub fn ends(&self) -> impl Iterator<Item = IpAddr> {
-        let local = match self {
-            Self::None => None,
-            Self::VxlanRouted(vxlan) => Some(vxlan.tunnel.local),
-            Self::VxlanBridged(vxlan) => Some(vxlan.tunnel.local),
-        };
+        let local = self.tunnel().map(|tunnel| tunnel.local);
         let routed = self.routed().into_iter().flat_map(|vxlan| vxlan.peers().map(|peer| peer.vtep));
         let bridged = self
             .bridged()

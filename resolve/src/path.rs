@@ -23,6 +23,8 @@ const TAG_OCTETS: u32 = 4;
 pub(crate) enum Path<'a> {
     /// The kernel's business.
     Bypass(BypassReason),
+    /// As the kernel answers for each flow: on the interface's link, or through the tunnel to this peer.
+    Asked(Option<(&'a VxlanRouted, &'a Peer)>),
     /// Multicast or broadcast, on the interface's link.
     Group,
     /// Through the tunnel, by the uplink.
@@ -66,7 +68,9 @@ fn is_own(tables: &AttachmentTables, at: IpPrefix) -> bool {
                 || (is_interface_local && at.bits() >= 16)
         }
     };
-    is_local || (at == IpPrefix::host(at.address()) && tables.own.binary_search(&at.address()).is_ok())
+    is_local
+        || tables.is_local(at)
+        || (at == IpPrefix::host(at.address()) && tables.own.binary_search(&at.address()).is_ok())
 }
 
 fn is_group(tables: &AttachmentTables, at: IpPrefix) -> bool {
@@ -86,6 +90,22 @@ pub(crate) fn is_broadcast(tables: &AttachmentTables, at: IpPrefix) -> bool {
     }
 }
 
+/// Rule 2b: whether only the kernel knows how all of `at` is reached. In a family that is not asked about as a whole, groups
+/// and link-local addresses follow no route.
+fn is_asked(tables: &AttachmentTables, at: IpPrefix) -> bool {
+    let has_such_route = || tables.interface.route_at(at).is_some_and(|route| route.via == Via::Asked);
+    tables.asked().has(at.address()) || (has_such_route() && !is_group(tables, at) && !is_link_local(at))
+}
+
+/// The path of what only the kernel knows the route of. Groups and link-local destinations leave by the device that their socket
+/// names, and a segment's next hop decides on the port: these are the kernel's.
+fn asked_path(tables: &AttachmentTables, at: IpPrefix) -> Path<'_> {
+    if is_group(tables, at) || is_link_local(at) || tables.overlay.bridged().is_some() {
+        return Path::Bypass(BypassReason::RoutingRules);
+    }
+    Path::Asked(tables.overlay.routed().and_then(|vxlan| Some((vxlan, vxlan.peer_at(at)?))))
+}
+
 /// Whether all of `at` is link-local IPv6 unicast (RFC 4291 2.5.6).
 pub(crate) fn is_link_local(at: IpPrefix) -> bool {
     match at.address() {
@@ -101,6 +121,9 @@ pub(crate) fn path_to(tables: &AttachmentTables, at: IpPrefix) -> Path<'_> {
     }
     if tables.allowed.longest(at).is_none() || tables.leaves(at) {
         return Path::Bypass(BypassReason::NotAllowed); // rule 2
+    }
+    if is_asked(tables, at) {
+        return asked_path(tables, at); // rule 2b
     }
     if is_link_local(at) {
         return Path::Unicast; // never routed, so rules 3 and 4 do not apply
@@ -140,7 +163,7 @@ fn is_forwarded(tables: &AttachmentTables, at: IpPrefix) -> bool {
     let is_node = node.own.binary_search(&gateway).is_ok() && !is_link_local(IpPrefix::host(gateway));
     // Where the node's default route leads may be anywhere, and its address is translated as a rule.
     let route = tables.uplink.route_at(at).filter(|route| route.prefix.bits() > 0);
-    is_node && route.is_some_and(|route| route.via != Via::Elsewhere)
+    is_node && route.is_some_and(|route| matches!(route.via, Via::OnLink | Via::Gateway(_)))
 }
 
 /// Whether `at` is an address that the node does not send on: its own, or the broadcast address of the uplink's network.
@@ -153,21 +176,30 @@ fn is_nodes(tables: &AttachmentTables, at: IpPrefix) -> bool {
 /// The tunnel that frames on this path may take: its octets within the uplink's MTU, and whether it is over IPv4.
 fn tunnel_octets(tables: &AttachmentTables, path: &Path<'_>) -> Option<(u32, bool)> {
     let (local, tag) = match path {
-        Path::Tunnel(vxlan, _) => (vxlan.tunnel.local, 0),
+        Path::Tunnel(vxlan, _) | Path::Asked(Some((vxlan, _))) => (vxlan.tunnel.local, 0),
         // One answer for the whole segment, wherever a station is: it may move.
         Path::Group | Path::Unicast => {
             (tables.overlay.bridged()?.tunnel.local, if tables.vlan.is_some() { TAG_OCTETS } else { 0 })
         }
-        Path::Forwarded | Path::Bypass(_) => return None,
+        Path::Forwarded | Path::Bypass(_) | Path::Asked(None) => return None,
     };
     let headers = if local.is_ipv4() { VXLAN_OVER_IPV4_OCTETS } else { VXLAN_OVER_IPV6_OCTETS };
     Some((headers + tag, local.is_ipv4()))
 }
 
-/// The largest UDP payload on a path, octets: what the interface's MTU allows (the kernel would fragment more) and,
+/// The largest UDP payload on the path to `at`, octets: what the interface's MTU, or that which a router named, allows (the kernel would fragment more) and,
 /// on the uplink, what its MTU leaves.
-pub(crate) fn payload_max(tables: &AttachmentTables, path: &Path<'_>, is_v4: bool) -> u16 {
-    let interface = tables.interface.mtu();
+pub(crate) fn payload_max(tables: &AttachmentTables, path: &Path<'_>, at: IpPrefix) -> u16 {
+    payload_max_within(tables, path, at.address().is_ipv4(), tables.interface.path_mtu(at))
+}
+
+/// [`payload_max`] where the interface's route allows packets of `interface` octets.
+pub(crate) fn payload_max_within(
+    tables: &AttachmentTables,
+    path: &Path<'_>,
+    is_v4: bool,
+    interface: u32,
+) -> u16 {
     let (packet_max, tunnel_limit) = match (tunnel_octets(tables, path), path) {
         (Some((octets, over_v4)), _) => {
             let limit = if over_v4 { 65_535 } else { 65_535 + 40 };
@@ -190,10 +222,11 @@ pub(crate) fn prefixes_that_matter(tables: &AttachmentTables) -> impl Iterator<I
     let nodes = nodes.filter(move |_| forwards);
     let hosts = tables.own.iter().copied().chain(tables.interface.broadcasts().map(IpAddr::V4));
     let peers = tables.overlay.routed().into_iter().flat_map(|vxlan| vxlan.peers.iter().map(|entry| entry.0));
-    // Routes matter only where some of them lead elsewhere, or to the node.
-    let elsewhere = tables.interface.routes().any(|route| route.via == Via::Elsewhere);
+    // Routes matter only where some of them lead elsewhere, or to the node, or are only the kernel's to know.
+    let elsewhere = tables.interface.routes().any(|route| matches!(route.via, Via::Elsewhere | Via::Asked));
     let routes = tables.interface.routes().filter(move |_| elsewhere || forwards);
     let routes = routes.chain(tables.uplink.routes().filter(move |_| forwards)).map(|route| route.prefix);
-    let listed = tables.allowed().chain(tables.left()).chain(peers).chain(routes).map(canonical);
+    let listed = tables.allowed().chain(tables.left()).chain(tables.filtered()).chain(tables.local());
+    let listed = listed.chain(peers).chain(routes).map(canonical);
     special_prefixes().chain(hosts.chain(nodes).map(IpPrefix::host)).chain(listed)
 }

@@ -12,7 +12,7 @@ use ktsn_wire::{MacAddress, Tci};
 
 use crate::delivery::Delivery;
 use crate::error::TableError;
-use crate::limits::{ADDRESSES_MAX, ALLOWED_MAX, ATTACHMENTS_MAX, NAMED_MAX, SOURCES_MAX};
+use crate::limits::{ADDRESSES_MAX, ALLOWED_MAX, ATTACHMENTS_MAX, NAMED_MAX, ROUTES_MAX, SOURCES_MAX};
 use crate::link::LinkTable;
 use crate::overlay::Overlay;
 use crate::prefixes::{PrefixMap, canonical};
@@ -49,6 +49,23 @@ pub struct Forwarding {
     pub is_v6: bool,
 }
 
+/// The families whose routes only the kernel knows: rules besides the usual ones have a say in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AskedFamilies {
+    /// IPv4.
+    pub is_v4: bool,
+    /// IPv6.
+    pub is_v6: bool,
+}
+
+impl AskedFamilies {
+    /// Whether the kernel is asked about the family of this address.
+    #[must_use]
+    pub fn has(self, address: IpAddr) -> bool {
+        if address.is_ipv4() { self.is_v4 } else { self.is_v6 }
+    }
+}
+
 /// All that is known for one attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachmentTables {
@@ -63,6 +80,12 @@ pub struct AttachmentTables {
     yielded: PrefixMap<IpPrefix>,
     /// Allowed, but the kernel's for now.
     left: PrefixMap<()>,
+    /// The kernel's for the pod's own packet filter, which may change datagrams to them.
+    filtered: PrefixMap<()>,
+    /// What the namespace delivers to itself besides its addresses.
+    local: PrefixMap<()>,
+    asked: AskedFamilies,
+    answers_revision: u64,
     /// Destinations that frames past the node's packet filter may have; none: every one.
     permitted: Option<PrefixMap<()>>,
     is_mac_listed: bool,
@@ -93,7 +116,8 @@ impl AttachmentTables {
         TableError::bound("own addresses", own.len(), 2 * ADDRESSES_MAX)?;
         let allowed = PrefixMap::new(destinations.into_iter().map(|prefix| (prefix, ())));
         let (forwarding, named) = (Forwarding::default(), Vec::new());
-        let (yielded, left) = (PrefixMap::new([]), PrefixMap::new([]));
+        let (yielded, left, local) = (PrefixMap::new([]), PrefixMap::new([]), PrefixMap::new([]));
+        let filtered = PrefixMap::new([]);
         Ok(Self {
             interface,
             uplink,
@@ -106,6 +130,10 @@ impl AttachmentTables {
             forwarding,
             yielded,
             left,
+            filtered,
+            local,
+            asked: AskedFamilies::default(),
+            answers_revision: 0,
             withheld: None,
             permitted: None,
             delivery: None,
@@ -169,6 +197,64 @@ impl AttachmentTables {
     /// The destinations that are left to the kernel.
     pub fn left(&self) -> impl Iterator<Item = IpPrefix> {
         self.left.iter().map(|&(prefix, ())| prefix)
+    }
+    /// Says to which destinations the pod's own packet filter may change datagrams. Programs leave these to the kernel as
+    /// `routing_rules`. [`resolve`](crate::resolve) does not look at it: Linux runs the filter once, at the call.
+    ///
+    /// # Errors
+    /// `TooMany`.
+    pub fn with_filtered(mut self, filtered: Vec<IpPrefix>) -> Result<Self, TableError> {
+        TableError::bound("destinations of the pod's packet filter", filtered.len(), ALLOWED_MAX)?;
+        self.filtered = PrefixMap::new(filtered.into_iter().map(|prefix| (prefix, ())));
+        Ok(self)
+    }
+    /// Whether the pod's own packet filter may change datagrams to all of `at`.
+    #[must_use]
+    pub fn filters(&self, at: IpPrefix) -> bool {
+        self.filtered.longest(at).is_some()
+    }
+    /// The destinations to which the pod's own packet filter may change datagrams.
+    pub fn filtered(&self) -> impl Iterator<Item = IpPrefix> {
+        self.filtered.iter().map(|&(prefix, ())| prefix)
+    }
+    /// Adds prefixes that the namespace delivers to itself (routes of type `local`), besides its addresses.
+    ///
+    /// # Errors
+    /// `TooMany`.
+    pub fn with_local(mut self, local: Vec<IpPrefix>) -> Result<Self, TableError> {
+        TableError::bound("local prefixes", local.len(), ROUTES_MAX)?;
+        self.local = PrefixMap::new(local.into_iter().map(|prefix| (prefix, ())));
+        Ok(self)
+    }
+    /// Whether the namespace delivers all of `at` to itself.
+    pub(crate) fn is_local(&self, at: IpPrefix) -> bool {
+        self.local.longest(at).is_some()
+    }
+    /// The prefixes that the namespace delivers to itself, besides its addresses.
+    pub fn local(&self) -> impl Iterator<Item = IpPrefix> {
+        self.local.iter().map(|&(prefix, ())| prefix)
+    }
+    /// Says in which families only the kernel knows the routes.
+    #[must_use]
+    pub fn asking(mut self, asked: AskedFamilies) -> Self {
+        self.asked = asked;
+        self
+    }
+    /// Says which of the kernel's answers for flows hold: those of this revision.
+    #[must_use]
+    pub fn with_answers_of(mut self, revision: u64) -> Self {
+        self.answers_revision = revision;
+        self
+    }
+    /// The revision of the kernel's answers that hold.
+    #[must_use]
+    pub fn answers_revision(&self) -> u64 {
+        self.answers_revision
+    }
+    /// The families in which only the kernel knows the routes.
+    #[must_use]
+    pub fn asked(&self) -> AskedFamilies {
+        self.asked
     }
     /// Says that the attachment's addresses are given: those of `interface`. Its device has `withheld`
     /// besides. They stay own addresses of the namespace, but no frame leaves with one as its source.
@@ -277,6 +363,8 @@ impl AttachmentTables {
 pub struct Tables {
     generation: u64,
     attachments: Vec<Option<Arc<AttachmentTables>>>,
+    /// For each attachment the generation that brought its tables.
+    since: Vec<u64>,
 }
 
 impl Tables {
@@ -296,8 +384,36 @@ impl Tables {
         attachments: Vec<Option<Arc<AttachmentTables>>>,
     ) -> Result<Self, TableError> {
         TableError::bound("attachments", attachments.len(), ATTACHMENTS_MAX)?;
-        Ok(Self { generation, attachments })
+        let since = alloc::vec![generation; attachments.len()];
+        Ok(Self { generation, attachments, since })
     }
+
+    /// The generation after this one. An attachment whose entry is the same value as before keeps its generation.
+    ///
+    /// # Errors
+    /// `TooMany` attachments.
+    pub fn next(&self, attachments: Vec<Option<Arc<AttachmentTables>>>) -> Result<Self, TableError> {
+        let mut next = Self::shared(self.generation + 1, attachments)?;
+        let pairs =
+            self.attachments.iter().zip(&self.since).zip(next.attachments.iter().zip(&mut next.since));
+        for ((before, since), (now, since_now)) in pairs {
+            let is_same = match (before, now) {
+                (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+                (before, now) => before.is_none() && now.is_none(),
+            };
+            if is_same {
+                *since_now = *since;
+            }
+        }
+        Ok(next)
+    }
+
+    /// The generation that brought an attachment's tables: what was resolved by them holds as long as it is the same.
+    #[must_use]
+    pub fn generation_of(&self, index: AttachmentIndex) -> u64 {
+        self.since.get(usize::from(index.0)).copied().unwrap_or(self.generation)
+    }
+
     /// Grows by one with each change.
     #[must_use]
     pub fn generation(&self) -> u64 {

@@ -2,214 +2,24 @@
 //! Random tables and datagrams: the crate against the naive reference, and the client's table against `resolve`.
 
 mod reference;
+mod worlds;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use ktsn_model::{DropReason, IpPrefix};
 use ktsn_resolve::limits::DESTINATION_RULES_MAX;
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, Bridged, DestinationRule, Flow, Forwarding, Link,
-    LinkTable, Member, MemberAt, Neighbour, NextHop, OuterDf, OuterDs, OuterTtl, Overlay, Peer, PortIndex,
-    Refusal, Resolved, Route, Side, Tables, Tunnel, Verdict, Via, Vxlan, VxlanBridged, VxlanRouted,
-    destination_table, next_replica, resolve, resolve_ahead, resolve_replica,
+    AskedFamilies, Attachment, AttachmentIndex, AttachmentTables, Bridged, DestinationRule, Flow, Forwarding,
+    LinkTable, Marks, Neighbour, NextHop, Overlay, Refusal, Resolved, RouteAnswer, Side, Tables, Tunnel,
+    Verdict, Vxlan, VxlanBridged, VxlanRouted, destination_table, next_replica, resolve, resolve_ahead,
+    resolve_answered, resolve_replica,
 };
-use ktsn_wire::{DsField, HeaderTemplate, MacAddress, Pcp, Tci, Vid, Vni};
+use ktsn_wire::{HeaderTemplate, Identifications, MacAddress};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use reference::{Kind, Plain, width};
-
-/// Few, crowded addresses, so that prefixes nest and everything meets everything.
-fn address() -> impl Strategy<Value = IpAddr> {
-    let special = select(vec![
-        "0.0.0.0",
-        "127.0.0.1",
-        "127.9.9.9",
-        "224.0.0.1",
-        "239.255.1.2",
-        "255.255.255.255",
-        "10.0.0.255",
-        "::",
-        "::1",
-        "ff01::1",
-        "ff02::1",
-        "ff05::1:3",
-        "fe80::1",
-        "fe80::2",
-        "fec0::1",
-        "::fffe:1:2",
-        "::1:0:0:0",
-    ]);
-    prop_oneof![
-        6 => (0..4_u8, 0..4_u8, 0..8_u8).prop_map(|(b, c, d)| IpAddr::V4(Ipv4Addr::new(10, b, c, d * 35 + b + 3))),
-        3 => (0..4_u16, 0..6_u16).prop_map(|(b, c)| IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, b, 0, 0, 0, c))),
-        1 => (0..3_u16).prop_map(|c| IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, c))),
-        2 => special.prop_map(|text| text.parse().unwrap()),
-    ]
-}
-
-fn unicast() -> impl Strategy<Value = IpAddr> {
-    address().prop_filter("an address a host can have", |a| {
-        !a.is_multicast() && !a.is_unspecified() && !a.is_loopback() && *a != IpAddr::V4(Ipv4Addr::BROADCAST)
-    })
-}
-
-fn prefix() -> impl Strategy<Value = IpPrefix> {
-    let v4_bits = select(vec![0, 3, 6, 8, 14, 16, 22, 24, 27, 30, 31, 32]);
-    let v6_bits = select(vec![0, 8, 10, 48, 62, 64, 80, 95, 96, 112, 126, 128]);
-    (address(), v4_bits, v6_bits).prop_map(|(address, v4_bits, v6_bits)| {
-        let bits = if address.is_ipv4() { v4_bits } else { v6_bits };
-        IpPrefix::covering(address, bits).unwrap()
-    })
-}
-
-fn mac() -> impl Strategy<Value = MacAddress> {
-    any::<u8>().prop_map(|last| MacAddress([2, 0, 0, 0, 0, last]))
-}
-
-/// A tunnel end's MAC address: sometimes it is not known.
-fn tunnel_mac() -> impl Strategy<Value = MacAddress> {
-    prop_oneof![5 => mac(), 1 => Just(MacAddress::ZERO)]
-}
-
-fn unique<T, K: PartialEq>(list: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
-    let mut unique: Vec<T> = Vec::new();
-    for entry in list {
-        if unique.iter().all(|known| key(known) != key(&entry)) {
-            unique.push(entry);
-        }
-    }
-    unique
-}
-
-fn link(port: u16) -> impl Strategy<Value = Link> {
-    let own = (unicast(), select(vec![0, 8, 24, 30, 31, 32]))
-        .prop_map(|(address, bits)| (address, bits.min(width(address))));
-    let via =
-        prop_oneof![3 => Just(Via::OnLink), 3 => unicast().prop_map(Via::Gateway), 1 => Just(Via::Elsewhere)];
-    let route = (prefix(), via, proptest::option::of(unicast())).prop_map(|(prefix, via, source)| Route {
-        prefix,
-        via,
-        source,
-    });
-    let neighbour = (unicast(), mac()).prop_map(|(address, mac)| Neighbour { address, mac });
-    let mtu = select(vec![60, 1280, 1450, 1500, 9000, 65_536, 70_000]);
-    (mac(), mtu, vec(own, 0..5), vec(route, 0..8), vec(neighbour, 0..30)).prop_map(
-        move |(mac, mtu, addresses, routes, neighbours)| Link {
-            port: PortIndex(port),
-            if_index: 7,
-            mac,
-            mtu,
-            addresses,
-            routes,
-            neighbours: unique(neighbours, |neighbour| neighbour.address),
-        },
-    )
-}
-
-/// Now and then a node that forwards, with a route to what the pod may send to: chance alone hardly makes one.
-fn plain() -> impl Strategy<Value = Plain> {
-    (any_plain(), any::<bool>()).prop_map(|(mut plain, is_router)| {
-        let all: IpPrefix = "10.0.0.0/8".parse().unwrap();
-        let hop = plain.uplink.neighbours.first().map(|neighbour| neighbour.address);
-        match (&mut plain.kind, hop) {
-            (Kind::Plain(node, is_v4, _), Some(hop)) if is_router => {
-                let gateway: IpAddr = "10.2.2.2".parse().unwrap();
-                node.push(gateway);
-                *is_v4 = true;
-                plain.destinations.push(all);
-                plain.interface.routes.push(Route { prefix: all, via: Via::Gateway(gateway), source: None });
-                plain.uplink.routes.push(Route { prefix: all, via: Via::Gateway(hop), source: None });
-            }
-            // Tunnel ends that can be reached, and groups.
-            (_, Some(hop)) if is_router => {
-                for everywhere in ["0.0.0.0/0", "::/0"] {
-                    let prefix = everywhere.parse().unwrap();
-                    plain.uplink.routes.push(Route { prefix, via: Via::Gateway(hop), source: None });
-                }
-                plain.destinations.extend([all, "224.0.0.0/4".parse().unwrap()]);
-            }
-            _ => {}
-        }
-        plain
-    })
-}
-
-fn any_plain() -> impl Strategy<Value = Plain> {
-    let peers = |v4: bool| {
-        let peer = (prefix(), unicast().prop_filter("one family", move |a| a.is_ipv4() == v4), tunnel_mac())
-            .prop_map(|(prefix, vtep, mac)| Peer { prefix, vtep, mac });
-        (unicast().prop_filter("one family", move |a| a.is_ipv4() == v4), vec(peer, 0..5))
-    };
-    let overlay = prop_oneof![peers(true), peers(false)];
-    let member = |v4: bool| {
-        let at = prop_oneof![prefix().prop_map(MemberAt::Prefix), mac().prop_map(MemberAt::Mac)];
-        (at, end(v4)).prop_map(|(at, vtep)| Member { at, vtep })
-    };
-    let segment = |v4: bool| (vec(member(v4), 0..6), vec(end(v4), 0..5), any::<bool>());
-    let kind = (0..3_u8, vec(unicast(), 0..3), any::<(bool, bool, bool)>(), segment(true), segment(false));
-    let ttl = prop_oneof![any::<u8>().prop_map(OuterTtl::Fixed), Just(OuterTtl::Inherit)];
-    let ds = prop_oneof![any::<u8>().prop_map(|ds| OuterDs::Fixed(DsField(ds))), Just(OuterDs::Inherit)];
-    let outer = (ttl, ds, select(vec![OuterDf::Unset, OuterDf::Set, OuterDf::Inherit]));
-    let vlan = proptest::option::of((0..8_u8, 1..4095_u16)).prop_map(|tag| {
-        tag.map(|(pcp, vid)| Tci { pcp: Pcp::new(pcp).unwrap(), dei: false, vid: Vid::new(vid).unwrap() })
-    });
-    let lists = (vec(prefix(), 0..6), vec(unicast(), 0..3), vlan);
-    (link(1), link(2), overlay, any::<bool>(), lists, kind, outer).prop_map(
-        |(interface, uplink, (local, peers), udp_checksum, (destinations, own, vlan), kind, outer)| Plain {
-            kind: kind_of(kind, &interface, local),
-            outer,
-            interface,
-            uplink,
-            peers,
-            local,
-            vni: Vni::new(1).unwrap(),
-            vxlan_port: 8472,
-            device_mac: MacAddress([2, 0, 0, 0, 1, 1]),
-            udp_checksum,
-            destinations,
-            own,
-            vlan,
-        },
-    )
-}
-
-/// A tunnel end, now and then one that many share.
-fn end(v4: bool) -> impl Strategy<Value = IpAddr> {
-    let far = if v4 { "10.1.1.4" } else { "fd00:0:0:1::2" };
-    prop_oneof![2 => unicast().prop_filter("one family", move |a| a.is_ipv4() == v4), 1 => Just(far.parse().unwrap())]
-}
-
-type Segment = (Vec<Member>, Vec<IpAddr>, bool);
-
-fn kind_of(
-    (which, mut node, (gateways, v4, v6), over_v4, over_v6): (
-        u8,
-        Vec<IpAddr>,
-        (bool, bool, bool),
-        Segment,
-        Segment,
-    ),
-    interface: &Link,
-    local: IpAddr,
-) -> Kind {
-    let (members, mut flood, flood_interface) = if local.is_ipv4() { over_v4 } else { over_v6 };
-    match which {
-        0 => {
-            let all = interface.routes.iter().filter_map(|route| match route.via {
-                Via::Gateway(gateway) => Some(gateway),
-                _ => None,
-            });
-            node.extend(all.filter(|_| gateways));
-            Kind::Plain(node, v4 || gateways, v6 || gateways)
-        }
-        1 => Kind::Routed,
-        _ => {
-            flood.extend(gateways.then_some(local)); // our own end is left out
-            Kind::Bridged(members, flood, flood_interface)
-        }
-    }
-}
+use reference::{Kind, Plain};
+use worlds::{address, plain};
 
 fn overlay(plain: &Plain) -> Overlay {
     let (ttl, ds, df) = plain.outer;
@@ -239,7 +49,8 @@ fn tables(plain: &Plain) -> Tables {
         own: plain.own.clone(),
         vlan: plain.vlan,
     });
-    let mut attachment = attachment.unwrap();
+    let asked = AskedFamilies { is_v4: plain.asked.0, is_v6: plain.asked.1 };
+    let mut attachment = attachment.unwrap().asking(asked).with_local(plain.delivered.clone()).unwrap();
     if let Kind::Plain(own, is_v4, is_v6) = &plain.kind {
         let forwarding = Forwarding { own: own.clone(), is_v4: *is_v4, is_v6: *is_v6 };
         attachment = attachment.forwarded(forwarding).unwrap();
@@ -249,6 +60,8 @@ fn tables(plain: &Plain) -> Tables {
 
 fn flow(destination: IpAddr) -> Flow {
     Flow {
+        is_connected: false,
+        uid: 0,
         attachment: AttachmentIndex(1),
         bound: None,
         source_port: 5001,
@@ -257,32 +70,47 @@ fn flow(destination: IpAddr) -> Flow {
         scope: 0,
         traffic_class: 0,
         hop_limit: 0,
+        marks: Marks::default(),
     }
 }
 
 fn any_flow() -> impl Strategy<Value = Flow> {
-    let marks = (select(vec![0, 0xb9, 3]), select(vec![0, 1, 2, 64, 255]), select(vec![0, 0, 7, 8]));
-    (address(), proptest::option::weighted(0.3, address()), marks, any::<bool>()).prop_map(
-        |(to, bound, (traffic_class, hop_limit, scope), mapped)| {
+    let fields = (select(vec![0, 0xb9, 3]), select(vec![0, 1, 2, 64, 255]), select(vec![0, 0, 7, 8]));
+    let marks = (any::<[bool; 3]>(), select(vec![0, 0x8_0000, 0xf_ffff])).prop_map(
+        |([dont_fragment, udp_checksum, is_default_hop_limit], flow_label)| Marks {
+            dont_fragment,
+            flow_label,
+            udp_checksum,
+            is_default_hop_limit,
+        },
+    );
+    (address(), proptest::option::weighted(0.3, address()), fields, marks, any::<bool>()).prop_map(
+        |(to, bound, (traffic_class, hop_limit, scope), marks, mapped)| {
             let destination = match to {
                 IpAddr::V4(to) if mapped => IpAddr::V6(to.to_ipv6_mapped()),
                 to => to,
             };
-            Flow { bound, traffic_class, hop_limit, scope, ..flow(destination) }
+            Flow { bound, traffic_class, hop_limit, scope, marks, ..flow(destination) }
         },
     )
 }
 
+const NUMBERS: Identifications = Identifications { outer: 76, inner: 77 };
+
 fn frame(template: &HeaderTemplate) -> Vec<u8> {
     let mut out = vec![0; 256];
-    let octets = template.write_frame_identified(b"octets", 77, &mut out).unwrap();
+    let octets = template.write_frame_identified(b"octets", NUMBERS, &mut out).unwrap();
     out.truncate(octets);
     out
 }
 
+fn answered(tables: &Tables, flow: &Flow, answer: Option<&RouteAnswer>) -> Result<Resolved, Refusal> {
+    answer.map_or_else(|| resolve(tables, flow), |answer| resolve_answered(tables, flow, answer))
+}
+
 /// All frames that a datagram leaves as, as the worker finds them.
-fn resolve_all(tables: &Tables, flow: &Flow) -> Result<Vec<Resolved>, Refusal> {
-    let first = resolve(tables, flow)?;
+fn resolve_all(tables: &Tables, flow: &Flow, answer: Option<&RouteAnswer>) -> Result<Vec<Resolved>, Refusal> {
+    let first = answered(tables, flow, answer)?;
     let mut after = first.replica;
     let mut all = vec![first];
     while let Some(replica) = after.and_then(|after| next_replica(tables, flow.attachment, after)) {
@@ -321,7 +149,7 @@ proptest! {
         let tables = tables(&plain);
         for flow in flows {
             let expected = reference::resolve(&plain, &flow);
-            match (resolve_all(&tables, &flow), expected) {
+            match (resolve_all(&tables, &flow, plain.answer.as_ref()), expected) {
                 (Ok(ours), Ok(theirs)) => {
                     prop_assert_eq!(ours.len(), theirs.len(), "{:?}", flow);
                     for (ours, theirs) in ours.iter().zip(theirs) {
@@ -339,10 +167,10 @@ proptest! {
     #[test]
     fn what_waits_for_a_mac_address_will_leave_so(mut plain in plain(), flows in vec(any_flow(), 1..20)) {
         for flow in flows {
-            let ahead = resolve_ahead(&tables(&plain), &flow);
+            let ahead = resolve_ahead(&tables(&plain), &flow, plain.answer.as_ref());
             let mut refused = None;
             let now = loop {
-                match resolve(&tables(&plain), &flow) {
+                match answered(&tables(&plain), &flow, plain.answer.as_ref()) {
                     Err(refusal @ Refusal::Drop(DropReason::NoNeighbour, Some(NextHop { side, address }))) => {
                         refused.get_or_insert((refusal, side));
                         let link = if side == Side::Uplink { &mut plain.uplink } else { &mut plain.interface };
@@ -383,6 +211,10 @@ proptest! {
                     prop_assert!(to.is_ipv4() && resolved.payload_max == payload_max, "{}", to);
                 }
                 (Err(Refusal::Drop(..)), Verdict::Take { .. } | Verdict::Broadcast { .. }) => {}
+                (Err(Refusal::Unanswered), Verdict::Asked { payload_max }) => {
+                    let ahead = resolve_ahead(&tables, &flow(to), None);
+                    prop_assert!(ahead.is_err() || ahead.is_ok_and(|ahead| ahead.payload_max == payload_max));
+                }
                 (Err(Refusal::Bypass(reason)), Verdict::Bypass(said)) => prop_assert_eq!(reason, said, "{}", to),
                 (answer, verdict) => prop_assert!(false, "{}: {:?} but the table says {:?}", to, answer, verdict),
             }
@@ -447,6 +279,7 @@ fn random_input_reaches_every_answer() {
                     )
                 }
                 Err(Refusal::Bypass(reason)) => reason.word().to_owned(),
+                Err(Refusal::Unanswered) => "unanswered".to_owned(),
                 Err(Refusal::Drop(reason, hop)) => format!("{reason} {:?}", hop.map(|hop| hop.side)),
             };
             *seen.entry(answer).or_default() += 1;
@@ -460,6 +293,8 @@ fn random_input_reaches_every_answer() {
         "plain Interface group=false",
         "routed Interface group=true",
         "copies",
+        "unanswered",
+        "routing_rules",
         "own_address",
         "not_allowed",
         "no_route None",

@@ -9,10 +9,10 @@
 use std::net::IpAddr;
 
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, Egress, Flow, Link, LinkTable, Neighbour, Overlay, Peer,
-    PortIndex, Resolved, Route, Tables, Tunnel, Via, Vxlan, VxlanRouted, resolve,
+    Attachment, AttachmentIndex, AttachmentTables, Egress, Flow, Link, LinkTable, Marks, Neighbour, Overlay,
+    Peer, PortIndex, Resolved, Route, Tables, Tunnel, Via, Vxlan, VxlanRouted, resolve,
 };
-use ktsn_wire::{MacAddress, UdpChecksum, Vni, dissect};
+use ktsn_wire::{Identifications, MacAddress, UdpChecksum, Vni, dissect};
 
 const POD_PORT: PortIndex = PortIndex(3);
 const UPLINK_PORT: PortIndex = PortIndex(7);
@@ -110,6 +110,8 @@ fn blank(frame: &mut [u8], ip_at: usize, tunnel: bool) {
 
 fn same_as_kernel(name: &str, destination: &str, traffic_class: u8, hop_limit: u8) -> Resolved {
     let flow = Flow {
+        is_connected: false,
+        uid: 0,
         attachment: AttachmentIndex(0),
         bound: None,
         source_port: 5001,
@@ -118,14 +120,16 @@ fn same_as_kernel(name: &str, destination: &str, traffic_class: u8, hop_limit: u
         scope: 0,
         traffic_class,
         hop_limit,
+        marks: Marks::default(),
     };
     let tables = topology(!name.ends_with('6'));
     let resolved = resolve(&tables, &flow).unwrap_or_else(|refusal| panic!("{name}: {refusal:?}"));
     let mut theirs = captured(name);
     let payload = format!("ktsn {name}");
     let mut ours = [0; 256];
-    let octets =
-        resolved.template.write_frame_identified(payload.as_bytes(), 0x1234, &mut ours).expect("it fits");
+    let numbers = Identifications { outer: 0x1234, inner: 0x5678 };
+    let written = resolved.template.write_frame_identified(payload.as_bytes(), numbers, &mut ours);
+    let octets = written.expect("it fits");
     let tunnel = resolved.egress == Egress::Uplink;
     let port = if tunnel { Some(8472) } else { None };
     let seen = dissect(&ours[..octets], port).unwrap();

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ktsn_model::DropReason;
 use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, DestinationTable, Flow, Link, LinkFlow, LinkShape,
-    LinkTable, Overlay, PortIndex, Refusal, Route, Tables, Via, destination_table, limits, resolve,
+    LinkTable, Marks, Overlay, PortIndex, Refusal, Route, Tables, Via, destination_table, limits, resolve,
     resolve_link,
 };
 use ktsn_wire::{EtherType, MacAddress};
@@ -117,6 +117,8 @@ fn a_withheld_address_is_own_and_no_source() {
         (&[ip("10.0.0.7")][..], vec![ip("10.0.0.1")])
     );
     let flow = |bound: Option<&str>, destination: &str| Flow {
+        is_connected: false,
+        uid: 0,
         attachment: AttachmentIndex(0),
         bound: bound.map(ip),
         source_port: 1,
@@ -125,6 +127,7 @@ fn a_withheld_address_is_own_and_no_source() {
         scope: 0,
         traffic_class: 0,
         hop_limit: 0,
+        marks: Marks::default(),
     };
     let why = |bound, to| match resolve(&tables, &flow(bound, to)) {
         Err(Refusal::Bypass(reason)) => Some(reason.word()),

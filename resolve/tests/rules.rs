@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use ktsn_model::{BypassReason, DropReason};
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, DestinationRule, Flow, Link, LinkTable, Neighbour,
-    NextHop, Overlay, Peer, PortIndex, Refusal, Route, Side, TableError, Tables, Tunnel, Verdict, Via, Vxlan,
-    VxlanRouted, destinations, resolve,
+    Attachment, AttachmentIndex, AttachmentTables, DestinationRule, Flow, InterfaceRoute, Link, LinkTable,
+    Marks, Neighbour, NextHop, Overlay, Peer, PortIndex, Refusal, Route, RouteAnswer, Side, TableError,
+    Tables, Tunnel, Verdict, Via, Vxlan, VxlanRouted, destinations, resolve, resolve_answered,
 };
 use ktsn_wire::{MacAddress, Pcp, Tci, Vid, Vni};
 
@@ -56,6 +56,8 @@ fn tables(attachment: Attachment) -> Tables {
 
 fn flow(destination: &str) -> Flow {
     Flow {
+        is_connected: false,
+        uid: 0,
         attachment: AttachmentIndex(0),
         bound: None,
         source_port: 1,
@@ -64,6 +66,7 @@ fn flow(destination: &str) -> Flow {
         scope: 0,
         traffic_class: 0,
         hop_limit: 0,
+        marks: Marks::default(),
     }
 }
 
@@ -120,6 +123,58 @@ fn a_hop_limit_of_one_ends_at_the_first_router() {
     let one = Flow { hop_limit: 1, ..flow("10.244.1.7") };
     assert_eq!(refusal(&tables, &one), Some(Refusal::Drop(DropReason::NoRoute, None)));
     assert_eq!(refusal(&tables, &Flow { hop_limit: 2, ..one }), None);
+}
+
+/// What Linux does where a router or a sysctl gave the interface another hop limit than the namespace has.
+#[test]
+fn a_default_hop_limit_is_the_interfaces() {
+    let mut attachment = attachment("192.168.0.1", "192.168.0.2");
+    let mut interface = link(1500, "fd00::5", &[("::/0", Via::OnLink)]);
+    interface.addresses.push((ip("10.244.0.5"), 24));
+    interface.routes.push(Route { prefix: "0.0.0.0/0".parse().unwrap(), via: Via::OnLink, source: None });
+    interface.neighbours = ["fd00::9", "10.244.0.9"].map(|at| Neighbour { address: ip(at), mac: MAC }).into();
+    attachment.interface = LinkTable::new(interface).unwrap().with_hop_limit_v6(Some(77));
+    attachment.destinations = Some(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
+    let tables = tables(attachment);
+    let sent = |to: &str, is_default_hop_limit| {
+        let marks = Marks { is_default_hop_limit, ..Marks::default() };
+        let resolved = resolve(&tables, &Flow { hop_limit: 55, marks, ..flow(to) }).unwrap();
+        let mut frame = [0; 100];
+        resolved.template.write_frame(b"hops", &mut frame).unwrap();
+        frame[if to.contains(':') { 21 } else { 22 }]
+    };
+    assert_eq!((sent("fd00::9", true), sent("fd00::9", false)), (77, 55));
+    assert_eq!((sent("10.244.0.9", true), sent("10.244.0.9", false)), (55, 55), "IPv4 has none for a device");
+    assert_eq!(sent("ff05::9", true), 55, "groups have a default of their own");
+}
+
+/// The hop limit of an asked flow's route is that of datagrams without one of their own.
+#[test]
+fn a_routes_hop_limit_is_a_default() {
+    let mut attachment = attachment("192.168.0.1", "192.168.0.2");
+    let mut interface = link(1500, "fd00::5", &[("::/0", Via::Asked), ("0.0.0.0/0", Via::Asked)]);
+    interface.addresses.push((ip("10.244.0.5"), 24));
+    interface.neighbours = ["fd00::9", "10.244.0.9"].map(|at| Neighbour { address: ip(at), mac: MAC }).into();
+    attachment.interface = LinkTable::new(interface).unwrap().with_hop_limit_v6(Some(77));
+    attachment.destinations = Some(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
+    let tables = tables(attachment);
+    for (to, source, at) in [("10.244.0.9", "10.244.0.5", 22), ("fd00::9", "fd00::5", 21)] {
+        let sent = |hop_limit, is_default_hop_limit, routes| {
+            let marks = Marks { is_default_hop_limit, ..Marks::default() };
+            let route =
+                InterfaceRoute { source: Some(ip(source)), hop_limit: routes, ..InterfaceRoute::default() };
+            let flow = Flow { hop_limit, marks, ..flow(to) };
+            let resolved =
+                resolve_answered(&tables, &flow, &RouteAnswer::Interface(route)).expect("an answer");
+            let mut frame = [0; 100];
+            resolved.template.write_frame(b"hops", &mut frame).unwrap();
+            frame[at]
+        };
+        assert_eq!((sent(64, true, Some(21)), sent(0, false, Some(21))), (21, 21), "{to}: the route's");
+        assert_eq!(sent(64, false, Some(21)), 64, "{to}: the program's");
+        let devices = if at == 21 { 77 } else { 64 };
+        assert_eq!(sent(64, true, None), devices, "{to}: the device's");
+    }
 }
 
 #[test]

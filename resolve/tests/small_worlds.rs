@@ -9,9 +9,9 @@ use std::net::IpAddr;
 
 use ktsn_model::{BypassReason, DropReason, IpPrefix};
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, Bridged, Flow, Forwarding, Link, LinkTable, Member,
-    MemberAt, Neighbour, Overlay, Peer, PortIndex, Refusal, Replica, Resolved, Route, Tables, Tunnel,
-    Verdict, Via, Vxlan, VxlanBridged, VxlanRouted, destinations, next_replica, resolve_replica,
+    AskedFamilies, Attachment, AttachmentIndex, AttachmentTables, Bridged, Flow, Forwarding, Link, LinkTable,
+    Marks, Member, MemberAt, Neighbour, Overlay, Peer, PortIndex, Refusal, Replica, Resolved, Route, Tables,
+    Tunnel, Verdict, Via, Vxlan, VxlanBridged, VxlanRouted, destinations, next_replica, resolve_replica,
 };
 use ktsn_wire::{MacAddress, Pcp, Tci, Vid, Vni, dissect};
 
@@ -50,6 +50,8 @@ fn interface(world: &World) -> LinkTable {
         PodRoute::Subnet => vec![on_link],
         PodRoute::Gateway => vec![on_link, default(Via::Gateway(place(Place::Gateway)))],
         PodRoute::Elsewhere => vec![default(Via::Elsewhere), on_link],
+        PodRoute::Asked => vec![default(Via::Asked), on_link],
+        PodRoute::Rules => vec![on_link],
     };
     let stations = [
         (Place::Gateway, page::GATEWAY),
@@ -158,7 +160,9 @@ fn tables(world: &World) -> Tables {
         own: vec![],
         vlan: world.is_tagged.then_some(tag),
     });
-    let mut attachment = attachment.unwrap();
+    let is_asked = world.pod_route == PodRoute::Rules;
+    let asked = AskedFamilies { is_v4: is_asked && !world.is_v6, is_v6: is_asked && world.is_v6 };
+    let mut attachment = attachment.unwrap().asking(asked);
     if let Mode::Plain { forwards, has_gateway } = world.mode {
         let place = |place: Place| place.address(world.is_v6);
         let mut own = vec![place(Place::Node), underlay(world.is_v6, 1)];
@@ -210,6 +214,8 @@ fn check(tables: &Tables, question: &Question) {
         Bound::Foreign => Some(Place::Near.address(world.is_v6)),
     };
     let flow = Flow {
+        is_connected: false,
+        uid: 0,
         attachment: INDEX,
         bound,
         source_port: 5001,
@@ -218,10 +224,13 @@ fn check(tables: &Tables, question: &Question) {
         scope: 0,
         traffic_class: 0,
         hop_limit: question.hop_limit,
+        marks: Marks::default(),
     };
     let fits = match (all(tables, &flow), question.answer()) {
         (Err(Refusal::Bypass(BypassReason::OwnAddress)), Answer::OwnAddress)
-        | (Err(Refusal::Bypass(BypassReason::NotAllowed)), Answer::NotAllowed) => true,
+        | (Err(Refusal::Bypass(BypassReason::NotAllowed)), Answer::NotAllowed)
+        | (Err(Refusal::Bypass(BypassReason::RoutingRules)), Answer::RoutingRules)
+        | (Err(Refusal::Unanswered), Answer::Unanswered { .. }) => true,
         (Err(Refusal::Drop(reason, hop)), Answer::Dropped { no_route, no_neighbour, no_end }) => {
             match (reason, hop) {
                 (DropReason::NoRoute, None) => no_route,
@@ -265,14 +274,18 @@ fn check_client(tables: &Tables, world: &World) {
         let fits = match (said, &answer) {
             (Verdict::Bypass(reason), Answer::OwnAddress) => reason == BypassReason::OwnAddress,
             (Verdict::Bypass(reason), Answer::NotAllowed) => reason == BypassReason::NotAllowed,
+            (Verdict::Bypass(reason), Answer::RoutingRules) => reason == BypassReason::RoutingRules,
             (Verdict::Take { payload_max: told } | Verdict::Broadcast { payload_max: told }, answer) => {
                 match answer {
                     Answer::Leaves { payload_max, .. } => u32::from(told) == *payload_max,
                     Answer::Dropped { .. } => true,
-                    Answer::OwnAddress | Answer::NotAllowed => false,
+                    _ => false,
                 }
             }
-            (Verdict::Bypass(_), _) => false,
+            (Verdict::Asked { payload_max: told }, Answer::Unanswered { payload_max }) => {
+                u32::from(told) == *payload_max
+            }
+            (Verdict::Bypass(_) | Verdict::Asked { .. }, _) => false,
         };
         assert!(fits, "{world:?}, to {to:?}: the client reads {said:?}, but the page says {answer:?}");
     }
@@ -282,7 +295,8 @@ fn check_client(tables: &Tables, world: &World) {
 fn every(modes: &[Mode], seconds: &[Second], asked: &[(Bound, u8)]) -> usize {
     let mut count = 0;
     let families = [(false, false), (false, true), (true, false), (true, true)];
-    let pod_routes = [PodRoute::Nothing, PodRoute::Subnet, PodRoute::Gateway, PodRoute::Elsewhere];
+    use PodRoute::{Asked, Elsewhere, Gateway, Nothing, Rules, Subnet};
+    let pod_routes = [Nothing, Subnet, Gateway, Elsewhere, Asked, Rules];
     let underlays =
         [Underlay::Nothing, Underlay::OnLink, Underlay::Router, Underlay::Default, Underlay::Elsewhere];
     let lists = [Allowed::Default, Allowed::Everything, Allowed::Far];
@@ -336,13 +350,13 @@ fn every_small_world_without_an_overlay() {
     for forwards in [false, true] {
         modes.extend([false, true].map(|has_gateway| Mode::Plain { forwards, has_gateway }));
     }
-    assert_eq!(every(&modes, &[Second::Absent], &ASKED), 4 * 2 * 12 * 5 * 3 * 3 * 15 * 5);
+    assert_eq!(every(&modes, &[Second::Absent], &ASKED), 4 * 2 * 18 * 5 * 3 * 3 * 15 * 5);
 }
 
 #[test]
 fn every_small_world_with_a_routed_overlay() {
     let seconds = [Second::Absent, Second::Remote, Second::Here, Second::Unknown];
-    assert_eq!(every(&[Mode::Routed], &seconds, &ASKED), 4 * 4 * 12 * 5 * 3 * 3 * 15 * 5);
+    assert_eq!(every(&[Mode::Routed], &seconds, &ASKED), 4 * 4 * 18 * 5 * 3 * 3 * 15 * 5);
 }
 
 #[test]
@@ -353,5 +367,5 @@ fn every_small_world_with_a_segment() {
     }
     let seconds = [Second::Absent, Second::Remote, Second::Here];
     let asked = [(Bound::Nothing, 0), (Bound::Own, 1)];
-    assert_eq!(every(&modes, &seconds, &asked), 6 * 4 * 3 * 12 * 5 * 3 * 3 * 15 * 2);
+    assert_eq!(every(&modes, &seconds, &asked), 6 * 4 * 3 * 18 * 5 * 3 * 3 * 15 * 2);
 }

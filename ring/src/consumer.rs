@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use crate::algorithm;
 use crate::completion::{self, Completion};
+use crate::frame::SlotHeader;
 use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout};
 use crate::link::LinkFacts;
 use crate::receive::{AREA_OCTETS, ReceiveArea};
@@ -348,6 +349,11 @@ impl Consumer {
         self.words().store32(layout::SOLE_V4, u32::from_ne_bytes(address), Relaxed);
     }
 
+    /// Announces that datagrams are taken by [`crate::control::Later`], with a transmit time at most so many milliseconds ahead.
+    pub fn set_later_horizon(&self, milliseconds: u32) {
+        self.words().store32(layout::LATER_HORIZON, milliseconds, Relaxed);
+    }
+
     /// Names the interfaces of the namespace's other attachments; those beyond [`layout::OTHERS_MAX`] are left out.
     pub fn set_others(&self, interfaces: &[u32]) {
         let words = self.words();
@@ -381,6 +387,20 @@ impl Attention {
     #[must_use]
     pub const fn nonce(&self) -> u64 {
         self.nonce
+    }
+
+    /// What a slot says, for a reader that was told that it may look; `None`: there is no such slot. Its program may write it at any time.
+    #[must_use]
+    pub fn slot(&self, slot: u16) -> Option<SlotHeader> {
+        Some(SlotHeader::load(&self.memory.words(), self.layout.slot(slot)?))
+    }
+
+    /// The first octets of a slot's payload, as many as `payload` and a slot have room for.
+    pub fn read_payload(&self, slot: u16, payload: &mut [u8]) {
+        let octets = payload.len().min(self.layout.payload_max());
+        if let (Some(at), Some(room)) = (self.layout.slot(slot), payload.get_mut(..octets)) {
+            self.memory.words().read_octets(at + layout::SLOT_HEADER_OCTETS, room);
+        }
     }
 
     /// Before the socket of a stream is taken; `None` when the program is closing it, or its registration is not the

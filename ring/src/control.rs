@@ -8,12 +8,17 @@ use thiserror::Error;
 
 use crate::layout::{ABI, MAGIC};
 
+mod later;
+
+pub use later::{CONTROL_MAX as LATER_CONTROL_MAX, PAYLOAD_MAX as LATER_PAYLOAD_MAX};
+pub use later::{LATER_CLOCKS, LATER_FLAGS, LATER_OCTETS_MAX, Later, LaterHeader};
+
 /// The lowest ring ABI that this crate serves.
 pub const ABI_MIN: u16 = 1;
 
 /// Octets of [`Hello`] without an interface.
 const HELLO_OCTETS: usize = 16;
-/// Octets of every other message, and of [`Hello`] with an interface: a buffer one greater shows a message that is too long.
+/// Octets of every other message but [`Later`], and of [`Hello`] with an interface.
 pub const MESSAGE_OCTETS_MAX: usize = 24;
 
 const HELLO: u16 = 1;
@@ -22,6 +27,7 @@ const REGISTER: u16 = 3;
 const UNREGISTER: u16 = 4;
 const SHOW_PORT: u16 = 5;
 const EXPECT: u16 = 6;
+const LATER: u16 = 7;
 
 /// No message of ours.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -47,6 +53,9 @@ pub enum ControlError {
     /// A status that no daemon sends.
     #[error("status {0}")]
     Status(u16),
+    /// A clock on which no datagram is sent later.
+    #[error("clock {0}")]
+    Clock(u32),
 }
 
 /// The first message of a connection, with one socket.
@@ -155,7 +164,13 @@ pub struct Register {
     pub token: u32,
     /// SO_TXTIME where the kernel does not know it.
     pub txtime: TxtimeClaim,
+    /// The daemon may keep the socket while the stream is registered, and answers with [`crate::stream_flags::KEPT`]. Sent only to a daemon
+    /// that takes [`Later`] messages.
+    pub is_kept: bool,
 }
+
+/// In the word of a claim: [`Register::is_kept`].
+const IS_KEPT: u32 = 1 << 31;
 
 /// A stream that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +198,7 @@ pub struct Expect;
 
 /// What a program sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum Message<'a> {
     /// First on a connection.
     Hello(Hello),
     /// Any number of times after it.
@@ -194,6 +209,8 @@ pub enum Message {
     ShowPort(ShowPort),
     /// Any number of times after Hello; once is enough.
     Expect(Expect),
+    /// Any number of times after Hello.
+    Later(Later<'a>),
 }
 
 /// The ABI for a program that speaks `client` and a daemon that speaks `daemon` (lowest, highest): the highest that
@@ -306,13 +323,14 @@ impl Register {
     /// A stream whose SO_TXTIME is the kernel's affair.
     #[must_use]
     pub const fn new(stream_index: u32, token: u32) -> Self {
-        Self { stream_index, token, txtime: TxtimeClaim::Kernels }
+        Self { stream_index, token, txtime: TxtimeClaim::Kernels, is_kept: false }
     }
 
     /// The message.
     #[must_use]
     pub fn encode(&self) -> [u8; MESSAGE_OCTETS_MAX] {
-        stream_message(REGISTER, self.stream_index, self.token, self.txtime.to_word())
+        let claim = self.txtime.to_word() | if self.is_kept { IS_KEPT } else { 0 };
+        stream_message(REGISTER, self.stream_index, self.token, claim)
     }
 }
 
@@ -349,7 +367,14 @@ fn stream_message(kind: u16, stream_index: u32, token: u32, claim: u32) -> [u8; 
 ///
 /// # Errors
 /// Anything that is not one: the connection is to be ended.
-pub fn parse(message: &[u8]) -> Result<Message, ControlError> {
+pub fn parse(message: &[u8]) -> Result<Message<'_>, ControlError> {
+    if message.len() >= later::HEADER_OCTETS {
+        let begin = message.get(..HELLO_OCTETS).ok_or(ControlError::Length(message.len()))?;
+        return match words(begin)? {
+            (_, LATER) => later::parse(message).map(Message::Later),
+            _ => Err(ControlError::Length(message.len())),
+        };
+    }
     let (words, kind) = words(message)?;
     match kind {
         HELLO => {
@@ -379,7 +404,8 @@ pub fn parse(message: &[u8]) -> Result<Message, ControlError> {
                 REGISTER => Message::Register(Register {
                     stream_index,
                     token,
-                    txtime: TxtimeClaim::from_word(claim)?,
+                    txtime: TxtimeClaim::from_word(claim & !IS_KEPT)?,
+                    is_kept: claim & IS_KEPT != 0,
                 }),
                 UNREGISTER => Message::Unregister(Unregister { stream_index, token }),
                 _ => Message::ShowPort(ShowPort { stream_index, token }),

@@ -105,6 +105,52 @@ impl SlotFlags {
     }
 }
 
+/// What the socket says of further header fields. An octet of zeros is a UDP socket under Linux as it was made, without a
+/// flow label: what an older program means. Unknown bits mean nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HeaderMarks(u8);
+
+impl HeaderMarks {
+    /// Nothing special.
+    pub const NONE: Self = Self(0);
+    /// IPv4: don't-fragment is clear (IP_PMTUDISC_DONT, _INTERFACE, _OMIT).
+    pub const MAY_FRAGMENT: Self = Self(1);
+    /// IPv4: without a peer the identification is [`Frame::identification`], not counted (IP_PMTUDISC_DO, _PROBE).
+    pub const NOT_COUNTED: Self = Self(2);
+    /// IPv6: there is a flow label (IPV6_AUTOFLOWLABEL).
+    pub const FLOW_LABEL: Self = Self(4);
+    /// IPv4: `hop_limit` is the namespace's default (`ip_default_ttl`); the program set none.
+    pub const DEFAULT_TTL: Self = Self(8);
+    /// IPv6: `hop_limit` is the namespace's default; the program set none, so that of the device counts.
+    pub const DEFAULT_HOPS: Self = Self(16);
+
+    /// Marks from their bits, unknown ones included.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+    /// The bits.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+    /// Whether all marks of `other` are set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+    /// The marks of both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+    /// These marks without those of `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+}
+
 /// A datagram's metadata. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
@@ -134,6 +180,11 @@ pub struct Frame {
     pub hop_limit: u8,
     /// The program waited for this slot: lateness until `pushed_at` is the ring's.
     pub has_waited: bool,
+    /// Further header fields.
+    pub marks: HeaderMarks,
+    /// The IPv4 identification where [`HeaderMarks::NOT_COUNTED`] asks for one: the place among the datagrams that
+    /// UDP_SEGMENT makes of one send, as the kernel numbers them.
+    pub identification: u16,
     /// SOF_TIMESTAMPING_OPT_ID's key; the daemon does not look at it.
     pub report_id: u32,
     /// The descriptor whose error queue gets the report; only where a flag asks for one.
@@ -172,6 +223,7 @@ impl SlotHeader {
     #[inline]
     pub(crate) const fn to_words(self) -> (u32, [u64; FIELDS_COUNT], u64) {
         let Self { frame, payload_octets } = self;
+        let [id_low, id_high] = frame.identification.to_le_bytes();
         let [a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7] = frame.address;
         let fields = [
             frame.token as u64 | (frame.flags.bits() as u64) << 32,
@@ -186,9 +238,9 @@ impl SlotHeader {
                 frame.traffic_class,
                 frame.hop_limit,
                 frame.has_waited as u8,
-                0,
-                0,
-                0,
+                frame.marks.0,
+                id_low,
+                id_high,
             ]),
         ];
         (frame.stream_index, fields, frame.report_id as u64 | (frame.descriptor.cast_unsigned() as u64) << 32)
@@ -211,7 +263,8 @@ impl SlotHeader {
     #[inline]
     fn from_words(stream_index: u32, fields: [u64; FIELDS_COUNT], report: u64) -> Self {
         let [token, tx_time, pushed_at, address_low, address_high, scope, last] = fields;
-        let [clock, priority, traffic_class, hop_limit, has_waited, ..] = last.to_le_bytes();
+        let [clock, priority, traffic_class, hop_limit, has_waited, marks, id_low, id_high] =
+            last.to_le_bytes();
         let address = u128::from(address_low) | u128::from(address_high) << 64;
         Self {
             frame: Frame {
@@ -228,6 +281,8 @@ impl SlotHeader {
                 traffic_class,
                 hop_limit,
                 has_waited: has_waited != 0,
+                marks: HeaderMarks(marks),
+                identification: u16::from_le_bytes([id_low, id_high]),
                 report_id: report as u32,
                 descriptor: ((report >> 32) as u32).cast_signed(),
             },
@@ -238,7 +293,7 @@ impl SlotHeader {
 
 #[cfg(test)]
 mod tests {
-    use super::{ClockId, Frame, SlotFlags, SlotHeader};
+    use super::{ClockId, Frame, HeaderMarks, SlotFlags, SlotHeader};
 
     #[test]
     fn words_follow_the_page() {
@@ -257,6 +312,8 @@ mod tests {
                 traffic_class: 0xb8,
                 hop_limit: 64,
                 has_waited: true,
+                marks: HeaderMarks::MAY_FRAGMENT.with(HeaderMarks::FLOW_LABEL),
+                identification: 0x0203,
                 report_id: 5,
                 descriptor: -2,
             },
@@ -270,7 +327,7 @@ mod tests {
         assert_eq!(words[3].to_ne_bytes(), [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0]);
         assert_eq!(words[4].to_ne_bytes(), [0, 0, 0, 0, 0, 0, 0, 9]);
         assert_eq!(words[5], 0x5678_1234_0000_0003);
-        assert_eq!(words[6], 0x0001_40b8_060b);
+        assert_eq!(words[6], 0x0203_0501_40b8_060b);
         assert_eq!(report, 0xffff_fffe_0000_0005);
         assert_eq!(SlotHeader::from_words(stream, words, report), header);
     }

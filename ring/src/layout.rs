@@ -38,6 +38,9 @@ pub const DESTINATIONS_VERSION: usize = 88;
 pub const TURN: usize = 96;
 /// Octets of the receive area, which begins at [`Layout::region_octets`], u32 (daemon, once); 0 = there is none.
 pub const RECEIVE_OCTETS: usize = 100;
+/// How far ahead a datagram's transmit time may be that the daemon takes by a [`crate::control::Later`], milliseconds, rounded up, u32
+/// (daemon, once); 0 = an older daemon, which takes none.
+pub const LATER_HORIZON: usize = 104;
 /// Head of the list of published slots, u32: slot + 1, or 0 (both).
 pub const HEAD: usize = 128;
 /// What markers on an error queue carry to name this region, u64 (daemon, once).
@@ -86,7 +89,8 @@ pub const SLOT_HEADER_OCTETS: usize = 192;
 
 const _: () = assert!(STATE >= IDENTITY + IDENTITY_OCTETS);
 const _: () = assert!(DESTINATIONS_VERSION + 8 <= TURN && TURN + 4 <= RECEIVE_OCTETS);
-const _: () = assert!(RECEIVE_OCTETS + 4 <= HEAD && HEAD.is_multiple_of(LINE_OCTETS));
+const _: () = assert!(RECEIVE_OCTETS + 4 <= LATER_HORIZON && LATER_HORIZON + 4 <= HEAD);
+const _: () = assert!(HEAD.is_multiple_of(LINE_OCTETS));
 const _: () = assert!(COUNTERS + 8 * COUNTERS_COUNT == FREE);
 const _: () = assert!(NONCE.is_multiple_of(LINE_OCTETS) && NOTIFYING + 4 <= SOLE_V4 && SOLE_V4 + 4 <= LINK);
 const _: () = assert!(LINK.is_multiple_of(8) && LINK + 16 <= OTHERS && OTHERS + 4 * OTHERS_MAX <= COUNTERS);

@@ -209,11 +209,17 @@ mod tests {
         named[..6].copy_from_slice(&group);
         assert_eq!(producer.owns(named), Some(false), "a MAC address is no source");
         // Datagrams to it pass over it, too.
-        assert_eq!(producer.destination(own), DestinationVerdict::Take { payload_max: 1400 });
+        assert_eq!(
+            producer.destination(own),
+            DestinationVerdict::Take { payload_max: 1400, is_asked: false }
+        );
         let mut address = [0; 16];
         address[..6].copy_from_slice(&group);
         // Datagrams pass over it to the next entry.
-        assert_eq!(producer.destination(address), DestinationVerdict::Take { payload_max: 1400 });
+        assert_eq!(
+            producer.destination(address),
+            DestinationVerdict::Take { payload_max: 1400, is_asked: false }
+        );
     }
 
     #[test]

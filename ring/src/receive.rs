@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use ktsn_time::{Monotonic, Nanos};
 
 pub use crate::layout::AREA_OCTETS;
-use crate::layout::{LINE_OCTETS, RECEIVE_OCTETS};
+use crate::layout::{LATER_HORIZON, LINE_OCTETS, RECEIVE_OCTETS};
 use crate::producer::Producer;
 use crate::words::{Mapping, Words};
 
@@ -217,6 +217,13 @@ impl Producer {
         let at = self.layout.region_octets();
         let is_there = announced >= AREA_OCTETS && self.words.octets() >= at.saturating_add(AREA_OCTETS);
         is_there.then_some(Receive { words: self.words, at })
+    }
+
+    /// How far ahead a datagram's transmit time may be that the daemon takes by a [`crate::control::Later`], milliseconds; 0 = it takes
+    /// none.
+    #[must_use]
+    pub fn later_horizon(&self) -> u32 {
+        self.words.load32(LATER_HORIZON, Relaxed)
     }
 }
 

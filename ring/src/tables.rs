@@ -31,6 +31,8 @@ pub mod bypass {
     pub const UNSUPPORTED_OPTION: u16 = 5;
     /// No UDP over IPv4 or IPv6.
     pub const UNSUPPORTED_FAMILY: u16 = 6;
+    /// Only the kernel knows the route.
+    pub const ROUTING_RULES: u16 = 7;
 }
 
 /// Indices of the counters beside those of [`bypass`].
@@ -55,6 +57,8 @@ pub mod stream_flags {
     pub const TAKES_PORT: u16 = 4;
     /// The stream's port was shown: the socket may get it, and frames with the registration's token leave from it.
     pub const PORT_SHOWN: u16 = 8;
+    /// The daemon keeps the socket while the stream is registered: what turns out to be the kernel's it can hand over.
+    pub const KEPT: u16 = 16;
     /// The socket was granted `CLOCK_TAI` before, perhaps in another process; its SO_TXTIME flags are in bits 13 and 14.
     pub const TAI_REMEMBERED: u16 = 1 << 12;
     const PRIORITY_SHIFT: u32 = 8;
@@ -152,13 +156,21 @@ pub struct StreamStatus {
     pub limit: u32,
     /// Number of the bypass reason ([`bypass`]) when `limit` is 0.
     pub bypass: u16,
+    /// The kernel knows the route to the peer, for each flow another one. An older library leaves the peer to the kernel.
+    pub is_asked: bool,
 }
+
+/// Where the limit of an asked peer is in the limit word: 16 bits that an older library passes over.
+const ASKED_SHIFT: u32 = 48;
 
 impl StreamStatus {
     const fn status_word(&self) -> u64 {
         (self.token as u64) << 32 | (self.flags as u64) << 16 | self.code as u64
     }
     const fn limit_word(&self) -> u64 {
+        if self.is_asked {
+            return (bypass::ROUTING_RULES as u64) << 32 | (self.limit as u64) << ASKED_SHIFT;
+        }
         self.limit as u64 | (self.bypass as u64) << 32
     }
     const fn from_words(status: u64, limit: u64) -> Self {
@@ -166,8 +178,10 @@ impl StreamStatus {
             token: (status >> 32) as u32,
             flags: (status >> 16) as u16,
             code: StreamCode::from_word(status as u16),
-            limit: limit as u32,
+            // One of both is 0.
+            limit: limit as u32 | (limit >> ASKED_SHIFT) as u32,
             bypass: (limit >> 32) as u16,
+            is_asked: limit >> ASKED_SHIFT != 0,
         }
     }
 }
@@ -240,6 +254,11 @@ pub enum DestinationAction {
     Broadcast = 5,
     /// Frames of packet sockets may come from this address; no datagram's destination matches.
     Source = 6,
+    /// The frame goes to the kernel: only the kernel knows its route. An older library takes it for `NotAllowed`.
+    RoutingRules = 7,
+    /// KTSN takes them from sockets that the daemon keeps ([`stream_flags::KEPT`]): it asks the kernel about the route. An older library
+    /// takes it for `NotAllowed`.
+    Asked = 8,
 }
 
 /// An entry of the destination table; the longest prefixes come first.
@@ -278,6 +297,8 @@ pub enum DestinationVerdict {
     Take {
         /// Greatest payload in octets.
         payload_max: u16,
+        /// From a socket only that the daemon keeps; leave others to the kernel.
+        is_asked: bool,
     },
     /// Take datagrams of at most `payload_max` octets of a socket with SO_BROADCAST; leave others to the kernel.
     Broadcast {
@@ -332,9 +353,10 @@ fn find(words: &impl Words, layout: &Layout, address: u128) -> DestinationVerdic
         if matches(address, u128::from(high) << 64 | u128::from(low), bits) {
             let payload_max = u16::from_le_bytes([max_low, max_high]);
             return match action {
-                1 => DestinationVerdict::Take { payload_max },
+                1 | 8 => DestinationVerdict::Take { payload_max, is_asked: action == 8 },
                 5 => DestinationVerdict::Broadcast { payload_max },
                 2 => DestinationVerdict::Bypass(bypass::OWN_ADDRESS),
+                7 => DestinationVerdict::Bypass(bypass::ROUTING_RULES),
                 _ => DestinationVerdict::Bypass(bypass::NOT_ALLOWED),
             };
         }
@@ -385,5 +407,29 @@ impl DestinationsShadow {
                 words.store64(at.wrapping_add(16), u64::from_le_bytes(rule), Relaxed);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{StreamCode, StreamStatus, bypass};
+
+    /// What a library reads that knows no asked peers: 32 bits of limit, then 16 of the reason.
+    #[test]
+    fn an_asked_peer_is_the_kernels_to_an_older_library() {
+        let asked = StreamStatus {
+            token: 7,
+            code: StreamCode::Registered,
+            limit: 65_507,
+            bypass: bypass::ROUTING_RULES,
+            is_asked: true,
+            ..StreamStatus::default()
+        };
+        let word = asked.limit_word();
+        assert_eq!((word as u32, (word >> 32) as u16), (0, bypass::ROUTING_RULES));
+        assert_eq!(StreamStatus::from_words(asked.status_word(), word), asked);
+        let plain = StreamStatus { is_asked: false, bypass: 0, ..asked };
+        assert_eq!(plain.limit_word(), 65_507);
+        assert_eq!(StreamStatus::from_words(plain.status_word(), plain.limit_word()), plain);
     }
 }

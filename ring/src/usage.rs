@@ -7,6 +7,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use crate::algorithm;
 use crate::frame::{self, Frame, SlotHeader};
 use crate::layout::{self, FREE_WORDS, STREAMS_MAX};
 use crate::producer::Producer;
@@ -25,6 +26,21 @@ pub struct Usage {
 }
 
 impl Producer {
+    /// Frees the published slots that the daemon has not taken, and returns how many they were. For a region whose state says that the daemon
+    /// has ended it: a frame is taken by the daemon's last look or here, never by both.
+    #[must_use]
+    pub fn take_back(&self) -> u64 {
+        let (mut link, mut count) = (algorithm::take_all(&self.words), 0u64);
+        for _ in 0..self.layout.slots_count() {
+            let Some(slot) = link.checked_sub(1).and_then(|slot| u16::try_from(slot).ok()) else { break };
+            let Some(at) = self.layout.slot(slot) else { break };
+            link = algorithm::next(&self.words, at);
+            algorithm::release(&self.words, slot);
+            count = count.wrapping_add(1);
+        }
+        count
+    }
+
     /// How many slots are free.
     #[must_use]
     pub fn free_count(&self) -> usize {
@@ -79,4 +95,34 @@ impl Producer {
 /// The word of this index of a bitmap.
 const fn bitmap(of: usize, index: usize) -> usize {
     of.wrapping_add(index.wrapping_mul(8))
+}
+
+#[cfg(all(test, feature = "daemon"))]
+mod tests {
+    use crate::{ClientMapping, ClockId, Consumer, Frame, Layout, Producer, StreamCode, StreamStatus};
+
+    #[test]
+    fn what_the_daemon_has_not_taken_is_taken_back() {
+        let (mut consumer, memfd) = Consumer::create(Layout::new(8, 256, 1, 1).unwrap()).unwrap();
+        let status = StreamStatus { token: 5, code: StreamCode::Registered, ..StreamStatus::default() };
+        consumer.set_stream(0, status).unwrap();
+        let mapping = ClientMapping::open(&memfd).unwrap();
+        let producer: &Producer = mapping.producer();
+        let publish = || {
+            let claim = producer.claim().unwrap();
+            let frame = Frame { token: 5, clock: ClockId::Tai.id(), ..Frame::default() };
+            producer.fill(&claim, &frame, core::iter::empty()).unwrap();
+            producer.publish(claim);
+        };
+        (0..3).for_each(|_| publish());
+        assert_eq!(consumer.collect(8), Ok(3));
+        (0..2).for_each(|_| publish());
+        assert_eq!((producer.take_back(), producer.take_back()), (2, 0));
+        assert_eq!(producer.free_count(), 5);
+        for _ in 0..3 {
+            let taken = consumer.take(&mut []).unwrap().unwrap();
+            consumer.release(taken.slot);
+        }
+        assert_eq!((consumer.collect(8), producer.free_count()), (Ok(0), 8));
+    }
 }

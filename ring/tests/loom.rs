@@ -289,7 +289,7 @@ fn destinations(fences: bool) {
         let verdict = reader.join().expect("the reader ends");
         let allowed = [
             DestinationVerdict::Bypass(bypass::OWN_ADDRESS),
-            DestinationVerdict::Take { payload_max: 2 },
+            DestinationVerdict::Take { payload_max: 2, is_asked: false },
             DestinationVerdict::Unstable,
         ];
         assert!(allowed.contains(&verdict), "a mixture: {verdict:?}");
@@ -318,6 +318,7 @@ fn a_status_never_meets_the_limit_of_another_registration() {
             code: StreamCode::Registered,
             limit: token * 100,
             bypass: 0,
+            is_asked: false,
         };
         let mut shadow = StreamShadow::default();
         shadow.write(&*arena, at, &status(1));

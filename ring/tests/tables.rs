@@ -39,6 +39,7 @@ fn streams_are_answered() {
         code: StreamCode::Registered,
         limit: 1410,
         bypass: 0,
+        is_asked: false,
     };
     consumer.set_stream(4, status).expect("stream 4");
     assert_eq!(producer.stream(4), Some(status));
@@ -99,19 +100,21 @@ fn the_first_matching_destination_wins() {
         destination("10.244.0.0", 112, DestinationAction::NotAllowed, 0),
         destination("10.0.0.0", 104, DestinationAction::Take, 1372),
         destination("fd00::", 8, DestinationAction::Take, 1352),
+        destination("fc00::", 8, DestinationAction::Asked, 1300),
     ];
     consumer.set_destinations(&table).expect("it fits");
     assert_eq!(producer.destinations_version(), 2);
     assert_eq!(verdict("10.244.1.7"), DestinationVerdict::Bypass(bypass::OWN_ADDRESS));
-    assert_eq!(verdict("10.244.1.8"), DestinationVerdict::Take { payload_max: 1422 });
+    assert_eq!(verdict("10.244.1.8"), DestinationVerdict::Take { payload_max: 1422, is_asked: false });
     assert_eq!(verdict("10.244.1.255"), DestinationVerdict::Broadcast { payload_max: 1422 });
     assert_eq!(verdict("10.244.2.8"), DestinationVerdict::Bypass(bypass::NOT_ALLOWED));
-    assert_eq!(verdict("10.9.2.8"), DestinationVerdict::Take { payload_max: 1372 });
+    assert_eq!(verdict("10.9.2.8"), DestinationVerdict::Take { payload_max: 1372, is_asked: false });
     assert_eq!(verdict("11.9.2.8"), DestinationVerdict::Bypass(bypass::NOT_ALLOWED));
-    assert_eq!(verdict("fdff::1"), DestinationVerdict::Take { payload_max: 1352 });
+    assert_eq!(verdict("fcff::1"), DestinationVerdict::Take { payload_max: 1300, is_asked: true });
+    assert_eq!(verdict("fdff::1"), DestinationVerdict::Take { payload_max: 1352, is_asked: false });
     // A shorter table leaves nothing behind, and a prefix of no bits matches all.
     consumer.set_destinations(&[destination("::", 0, DestinationAction::Take, 9)]).expect("it fits");
-    assert_eq!(verdict("10.244.1.7"), DestinationVerdict::Take { payload_max: 9 });
+    assert_eq!(verdict("10.244.1.7"), DestinationVerdict::Take { payload_max: 9, is_asked: false });
     consumer.set_destinations(&[]).expect("it fits");
     assert_eq!(verdict("10.244.1.8"), DestinationVerdict::Bypass(bypass::NOT_ALLOWED));
 

@@ -4,7 +4,7 @@
 //! In: nothing. Out: nanoseconds, one line per case, on standard output. A measurement, not a test.
 
 use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, LatePolicy, TrafficClass};
-use ktsn_sched::{Decision, Frame, FrameId, GateProgram, Strategy, TimeAware, TimeAwareOptions};
+use ktsn_sched::{Decision, Frame, FrameId, GateProgram, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Now, Offset, Tai, TxTime};
 use std::hint::black_box;
 use std::time::Instant;

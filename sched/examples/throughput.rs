@@ -4,7 +4,7 @@
 //! In: nothing. Out: one line per depth and clock mix on standard output. A measurement, not a test.
 
 use ktsn_model::{LatePolicy, TrafficClass};
-use ktsn_sched::{Decision, Frame, FrameId, Strategy, TimeAware, TimeAwareOptions};
+use ktsn_sched::{Decision, Frame, FrameId, TimeAware, TimeAwareOptions};
 use ktsn_time::{Nanos, Now, Offset, Tai, TxTime};
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a frame may be queued, and from when on it may leave: the rules that every strategy keeps.
+//! Whether a frame may be queued, and from when on it may leave.
 
+use crate::decision::Decision;
 use crate::frame::Frame;
-use crate::strategy::Decision;
 use ktsn_model::{DropReason, LatePolicy};
 use ktsn_time::{Monotonic, Nanos, Now, Span, Tai, TxTime};
 
@@ -67,7 +67,7 @@ pub fn judge_time(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
     Ok(Admission { due, late: false, on_time: true })
 }
 
-/// The decision about a frame that is chosen at `now`, for every strategy: `Drop` as `overrun` if it is on time and has been due for
+/// The decision about a frame that is chosen at `now`: `Drop` as `overrun` if it is on time and has been due for
 /// longer than [`Frame::overrun_max`], or if its deadline has passed; else `Transmit`.
 #[must_use]
 pub fn chosen(frame: Frame, admission: Admission, now: Now) -> Decision {

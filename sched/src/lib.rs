@@ -17,7 +17,7 @@
 //! A frame on time that comes later than its `overrun_limit` is dropped by etf's rule (TAI) and sent by fq's (MONOTONIC, unless its
 //! policy drops late frames).
 //!
-//! Late and untimed frames are due when they were sent, not when they arrived here (the `now` of [`Strategy::offer`]). Otherwise a
+//! Late and untimed frames are due when they were sent, not when they arrived here (the `now` of [`TimeAware::offer`]). Otherwise a
 //! later frame of the same sender could overtake them: one with a TxTime that passes before both frames have arrived.
 //! These frames, and a frame on time that fq's rule keeps, are due at most `overrun_limit` before they arrive. By etf's rule a frame
 //! with an earlier TxTime is dropped, so it overtakes nothing.
@@ -57,16 +57,17 @@ extern crate alloc;
 
 mod admission;
 mod credit;
+mod decision;
 mod frame;
 mod gate;
 pub mod policing;
 mod queue;
-mod strategy;
+
 mod time_aware;
 
 pub use admission::{Admission, chosen, judge_time};
 pub use credit::{Credit, CreditOptions};
+pub use decision::{Decision, Refused, Window};
 pub use frame::{Frame, FrameId};
 pub use gate::GateProgram;
-pub use strategy::{Decision, Refused, Strategy, Window};
 pub use time_aware::{ClassOptions, GateStatus, Order, Shaper, TimeAware, TimeAwareOptions};

@@ -5,6 +5,7 @@
 //! due, a gate that is open for long enough, and credit; else the instant at which there will be one.
 //! Never: a frame before its due instant, outside of its window, or that would not end in it.
 
+mod burst;
 mod fits;
 mod guard;
 mod link;
@@ -17,10 +18,10 @@ pub use status::GateStatus;
 
 use crate::admission::{is_overrun, is_past_deadline, judge_time};
 use crate::credit::Credit;
+use crate::decision::{Decision, Refused, Window, queued};
 use crate::frame::Frame;
 use crate::gate::{Fit, GateProgram, Gates};
 use crate::queue::{CLOCKS, Head, Node, QUEUES, Queues};
-use crate::strategy::{Decision, Refused, Strategy, Window, queued};
 use alloc::boxed::Box;
 use fits::Fits;
 use guard::Guard;
@@ -31,15 +32,15 @@ use shaping::Shaping;
 
 /// Transmission selection with gates.
 ///
-/// A frame may leave when it is due, its class's gate is open, and hand-over latency plus transmission end before the
-/// gate closes. The link is paced: the next frame is chosen as late as it may be handed over, so that a higher class
-/// never waits for more than one frame. A hand-over takes the worker's time: a lower class does not begin a hand-over that would still
-/// be under way when a higher class's frame on time may leave. A class that was held back once goes before it is held back again.
+/// A frame may leave when it is due, its class's gate is open, and hand-over latency plus transmission end before the gate closes. The
+/// link is paced: the next frame is chosen as late as it may be handed over, so that a higher class never waits for more than one. A
+/// hand-over takes the worker's time: a lower class does not begin one that would still be under way when a higher class's frame on time
+/// may leave. A class that was held back once goes before it is held back again.
 ///
 /// # Examples
 /// ```
 /// use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, LatePolicy, TrafficClass};
-/// use ktsn_sched::{Decision, Frame, FrameId, GateProgram, Strategy, TimeAware, TimeAwareOptions, Window};
+/// use ktsn_sched::{Decision, Frame, FrameId, GateProgram, TimeAware, TimeAwareOptions, Window};
 /// use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 ///
 /// let at = |micros: u64| Now { tai: Tai::from_nanos(micros * 1_000), monotonic: Monotonic::from_nanos(micros * 1_000) };
@@ -108,6 +109,18 @@ struct Wake {
     wait: Span,
 }
 
+/// The answer about a class at an instant.
+enum Verdict {
+    /// Its head leaves now.
+    Leave,
+    /// Its head can never leave.
+    NeverFits,
+    /// The class waits, and is the soonest so far.
+    Wait(Wake),
+    /// The class waits, and another one is not later.
+    Later,
+}
+
 impl TimeAware {
     /// Transmission selection with every gate open. Nothing is allocated later.
     #[must_use]
@@ -136,7 +149,7 @@ impl TimeAware {
     pub fn credit(&mut self, class: TrafficClass, now: Now) -> Option<Credit> {
         self.advance(now);
         self.update_shaping(now);
-        self.shaping.credit(index(class))
+        self.shaping.credit(usize::from(class.get()))
     }
 
     /// Writes all of its room once, so that no frame waits for memory: for a port that many use.
@@ -188,13 +201,16 @@ impl TimeAware {
         self.classes = classes;
         self.shaping.set_classes(&classes);
         if !is_sorted {
-            self.queues.rearrange(&mut |node, frame| place(node, index(frame.class), &classes));
+            self.queues.rearrange(&mut |node, frame| {
+                let class = usize::from(frame.class.get());
+                node.place(class, classes[class].order == Order::Fifo);
+            });
         }
     }
 
     /// Counts a hand-over of `class` that ended after its window's latest instant (`transmission-overrun`, 12.29.1.1.2).
     pub fn overran(&mut self, class: TrafficClass) {
-        let count = &mut self.transmission_overrun[index(class)];
+        let count = &mut self.transmission_overrun[usize::from(class.get())];
         *count = count.saturating_add(1);
     }
 
@@ -349,7 +365,7 @@ impl TimeAware {
     fn admitted(&mut self, frame: &Frame, now: Now) -> Result<Node, Refused> {
         self.queues.forget_turns_if_clock_stepped(now);
         self.advance(now);
-        let class = index(frame.class);
+        let class = usize::from(frame.class.get());
         if self.classes[class].queue_max_sdu.is_some_and(|most| frame.sdu_octets > most) {
             return Err(Refused { frame: *frame, reason: DropReason::TooLong });
         }
@@ -363,7 +379,7 @@ impl TimeAware {
             self.shaping.update(class, head.as_ref(), now, &self.gates);
         }
         let mut node = Node::new(&admission);
-        place(&mut node, class, &self.classes);
+        node.place(class, self.classes[class].order == Order::Fifo);
         Ok(node)
     }
 
@@ -378,32 +394,27 @@ impl TimeAware {
         };
         Some(Decision::WakeAt { at, next: frame.id })
     }
-}
 
-/// The answer about a class at an instant.
-enum Verdict {
-    /// Its head leaves now.
-    Leave,
-    /// Its head can never leave.
-    NeverFits,
-    /// The class waits, and is the soonest so far.
-    Wait(Wake),
-    /// The class waits, and another one is not later.
-    Later,
-}
-
-impl Strategy for TimeAware {
-    fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+    /// Queue a frame.
+    ///
+    /// # Errors
+    /// [`Refused`] hands it back with the reason; nothing else has changed then.
+    pub fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
         let node = self.admitted(&frame, now)?;
         queued(self.queues.insert(node, &frame), frame)
     }
 
-    fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
+    /// As [`offer`](Self::offer), for the last frame that was transmitted and did not leave: in front of those that it was chosen before.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn put_back(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
         let node = self.admitted(&frame, now)?;
         queued(self.queues.put_back(node, &frame), frame)
     }
 
-    fn decide(&mut self, now: Now) -> Decision {
+    /// What to do at `now`: asked with a fresh `now` until it is `WakeAt` or `Idle`. Each frame offered comes out once.
+    pub fn decide(&mut self, now: Now) -> Decision {
         self.queues.forget_turns_if_clock_stepped(now);
         self.advance(now);
         if self.queues.len() == 0 {
@@ -453,32 +464,36 @@ impl Strategy for TimeAware {
         soonest.and_then(|wake| self.wake(&wake, now)).unwrap_or(Decision::Idle)
     }
 
-    fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
+    /// Take out every frame that `predicate` names and hand it to `out`, in no particular order. Those that stay keep theirs.
+    pub fn remove(&mut self, predicate: &mut dyn FnMut(&Frame) -> bool, out: &mut dyn FnMut(Frame)) {
         self.update_shaping(self.last);
         self.queues.remove(predicate, out);
     }
 
-    fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
+    /// Take out at most `most` frames of attachment `tenant` and hand them to `out`, in no particular order, in O(most log n) for n queued
+    /// frames; whether more may be left. Where attachments share a place ([`TimeAwareOptions`]), it may take out more at once.
+    pub fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
         self.update_shaping(self.last);
         self.queues.remove_tenant(tenant, most, out)
     }
 
-    fn len(&self) -> usize {
+    /// How many frames are queued.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.queues.len()
     }
 
-    fn capacity(&self) -> usize {
+    /// Whether nothing is queued.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many frames can be queued.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
         self.queues.capacity()
     }
-}
-
-/// Put `node` where frames of `class` wait.
-fn place(node: &mut Node, class: usize, classes: &[ClassOptions; TrafficClass::COUNT]) {
-    node.place(class, classes[class].order == Order::Fifo);
-}
-
-fn index(class: TrafficClass) -> usize {
-    usize::from(class.get())
 }
 
 #[cfg(test)]

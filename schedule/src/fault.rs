@@ -21,6 +21,21 @@ impl Position {
     pub const NOWHERE: Self = Self { line: 0, column: 0 };
 }
 
+/// What a reader says about a text that it takes: something was ignored, left out, or taken for something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// Where it stands.
+    pub at: Position,
+    /// The remark, without control characters.
+    pub text: String,
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.at.line, self.at.column, self.text)
+    }
+}
+
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {

@@ -4,20 +4,24 @@
 use ktsn_model::{AdminPort, PriorityMap, TrafficClass};
 use ktsn_time::Nanos;
 
+use crate::fault::{Fault, Position};
+use crate::read::admin_faults;
+use crate::taprio::{self, Clock};
+
 /// The keys of `class-names`.
 pub(crate) const CLASSES: [&str; TrafficClass::COUNT] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 
 /// How a schedule is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// Found from the text: `{` is JSON, a line that begins with `tc` or `sudo` is taprio, anything else YAML.
+    /// Found from the text: `{` is JSON; a `tc` command, also behind a prompt or among others, is taprio; anything else YAML.
     #[default]
     Auto,
     /// YAML 1.2 without anchors, tags and second documents.
     Yaml,
     /// JSON (RFC 8259), values as RFC 7951 writes YANG: numbers may stand in strings.
     Json,
-    /// One `tc qdisc add|replace|change dev … taprio …` command.
+    /// One `tc qdisc add|replace|change dev … taprio …` command, alone or among others.
     Taprio,
 }
 
@@ -32,7 +36,8 @@ impl Format {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         match lines.next() {
             Some(line) if line.starts_with('{') => Self::Json,
-            Some(line) if matches!(line.split_whitespace().next(), Some("tc" | "sudo")) => Self::Taprio,
+            _ if text.lines().any(|line| line.starts_with("gate-parameter-table")) => Self::Yaml,
+            _ if crate::taprio::has_command(text) => Self::Taprio,
             _ => Self::Yaml,
         }
     }
@@ -69,16 +74,18 @@ pub struct Schedule {
 pub struct Taprio {
     /// `dev`.
     pub device: Option<String>,
-    /// `parent`: `root` or a class id.
+    /// `parent`: `root`.
     pub parent: String,
+    /// `stab`: the options of a size table.
+    pub stab: Option<String>,
     /// `handle`.
     pub handle: Option<String>,
     /// `num_tc`, 1 to 8; none in a command that leaves the classes as they are.
     pub num_tc: Option<u8>,
     /// `queues`: (count, offset) of each class.
     pub queues: Vec<(u16, u16)>,
-    /// Whether `clockid CLOCK_TAI` is written. With full offload the clock is the device's and is not named.
-    pub is_clock_named: bool,
+    /// `clockid`. With full offload the clock is the device's and is not named.
+    pub clock: Option<Clock>,
     /// `flags`: 0x1 txtime-assist, 0x2 full offload.
     pub flags: Option<u32>,
     /// `txtime-delay` in ns.
@@ -93,10 +100,11 @@ impl Default for Taprio {
         Self {
             device: None,
             parent: "root".to_owned(),
+            stab: None,
             handle: None,
             num_tc: Some(8),
             queues: (0..8).map(|offset| (1, offset)).collect(),
-            is_clock_named: true,
+            clock: Some(Clock::Tai),
             flags: None,
             txtime_delay: None,
             is_preemptible: Vec::new(),
@@ -105,6 +113,24 @@ impl Default for Taprio {
 }
 
 impl Schedule {
+    /// What tc and Linux take, and KTSN does not execute: other clocks than TAI, and times beyond the limits of [`AdminPort`]. Empty for what
+    /// YAML or JSON said.
+    #[must_use]
+    pub fn limits(&self) -> Vec<Fault> {
+        let mut limits = admin_faults(&self.admin, true, |fault| {
+            let index =
+                fault.entry_index.map(|index| format!("admin-control-list[{index}].")).unwrap_or_default();
+            (Position::NOWHERE, format!("{index}{}", fault.leaf))
+        });
+        if let Some(clock) =
+            self.taprio.as_ref().and_then(|taprio| taprio.clock).filter(|clock| *clock != Clock::Tai)
+        {
+            let (expected, rule) = (taprio::CLOCK_EXPECTED, taprio::CLOCK_RULE);
+            limits.push(Fault::new(Position::NOWHERE, "clockid", clock.word(), expected, rule));
+        }
+        limits
+    }
+
     /// Whether some priority leads to the class.
     #[must_use]
     pub fn is_class_used(&self, class: TrafficClass) -> bool {
@@ -138,6 +164,11 @@ mod tests {
             ("tc\tqdisc", Format::Taprio),
             ("tc \\\n qdisc", Format::Taprio),
             ("sudo tc qdisc", Format::Taprio),
+            ("user@host:~# tc qdisc replace dev eth0 root taprio", Format::Taprio),
+            ("# tc qdisc replace dev eth0 root taprio", Format::Taprio),
+            ("#!/bin/sh\nip link set eth0 up\ntc qdisc add dev eth0 root taprio", Format::Taprio),
+            ("description: tc qdisc replace dev eth0 root taprio", Format::Yaml),
+            ("# tc qdisc replace root taprio\ngate-parameter-table:", Format::Yaml),
         ] {
             assert_eq!(Format::Auto.of(text), format, "{text:?}");
             assert_eq!(Format::Json.of(text), Format::Json);

@@ -4,7 +4,7 @@
 use ktsn_model::{
     AdminPort, DropReason, GateControlEntry, GateOperation, GateStates, LatePolicy, TrafficClass,
 };
-use ktsn_sched::{Decision, Frame, FrameId, GateProgram, Strategy as _, TimeAware, TimeAwareOptions};
+use ktsn_sched::{Decision, Frame, FrameId, GateProgram, TimeAware, TimeAwareOptions};
 use ktsn_schedule::Schedule;
 use ktsn_schedule::analysis::{Analysis, ClassUse, Link, OVERHEAD_OCTETS, WIRE_OCTETS_MIN, Warning, analyse};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};

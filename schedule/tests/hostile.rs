@@ -70,7 +70,9 @@ fn size() {
     let words = format!("tc qdisc add dev e taprio {}", "x ".repeat(400_000));
     refused("a command of strange words", &words, Format::Taprio, "…");
     let lines = "tc\n".repeat(300_000);
-    refused("many commands", &lines, Format::Taprio, "second command");
+    refused("many commands", &lines, Format::Taprio, "qdisc");
+    let lines = "tc qdisc add dev e root taprio\n".repeat(30_000);
+    refused("many taprio commands", &lines, Format::Taprio, "second command");
 }
 
 #[test]
@@ -108,5 +110,5 @@ fn strange_documents() {
     refused("YAML that is no JSON", "name: x", Format::Json, "RFC 8259");
     refused("a comma too many", "{\"name\": \"x\",}", Format::Json, "1:14");
     refused("no command", "# nothing\n\n", Format::Taprio, "nothing");
-    refused("another command", "ip link", Format::Taprio, "expected tc");
+    refused("another command", "ip link", Format::Taprio, "expected a command: tc");
 }

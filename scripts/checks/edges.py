@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may use whom.
 
-In: the ```edges and ```never blocks of ARCHITECTURE.md and cargo's packages. Out: every normal or build
-dependency between our crates that the page does not list, every forbidden one, however many steps away, and every place on
-the page that is no package.
+In: the ```edges, ```laboratory and ```never blocks of ARCHITECTURE.md and cargo's packages. Out: every normal or build
+dependency between our crates that the page does not list, every listed one that no crate has, every one of the product on the
+laboratory and every forbidden one, however many steps away, and every place on the page that is no package.
 """
 
 import re
@@ -45,9 +45,9 @@ def reachable(tree, start):
 
 def check(tree):
     page = tree.files.get(PAGE, "")
-    edges, never = block(page, "edges"), block(page, "never")
-    if not edges or not never:
-        return [f"{PAGE}: the ```edges and ```never blocks are missing"]
+    edges, laboratory, never = (block(page, name) for name in ("edges", "laboratory", "never"))
+    if not edges or not laboratory or not never:
+        return [f"{PAGE}: the ```edges, ```laboratory and ```never blocks are missing"]
     allowed = {}
     for line in edges:
         used, _, users = line.partition("←")
@@ -59,7 +59,20 @@ def check(tree):
         direct = {d["name"] for d in member["dependencies"] if d["kind"] in (None, "build")} & set(tree.members)
         for used in sorted(direct - allowed.get(name, set())):
             faults.append(f"{name} uses {used}: {PAGE} lists no such edge")
-    return faults + forbidden(tree, never)
+        faults += [f"{PAGE}: `edges` lists {used} for {name}, which does not use it: take it off"
+                   for used in sorted(allowed.get(name, set()) & set(tree.members) - direct)]
+    return faults + product(tree, split(",".join(laboratory))) + forbidden(tree, never)
+
+
+def product(tree, laboratory):
+    """The crates outside the laboratory that link one of its own."""
+    inside = {package_name(place) for place in laboratory}
+    faults = [f"{PAGE}: `laboratory` names {name}, which is no package" for name in sorted(inside - set(tree.members))]
+    for name, member in sorted(tree.members.items()):
+        if name not in inside:
+            names = {tree.packages[link]["name"] for link in reachable(tree, member["id"])}
+            faults += [f"{name} links {linked}, which is of the laboratory" for linked in sorted(names & inside)]
+    return faults
 
 
 def forbidden(tree, never):
@@ -78,14 +91,15 @@ def forbidden(tree, never):
     return faults
 
 
-GOOD_PAGE = "```edges\nbase ← ring, sched, ktsnd\nring, sched ← ktsnd\n```\n```never\nsched → ring, libc, log\n```\n"
+GOOD_PAGE = ("```edges\nbase ← ring, sched, ktsnd\nring, sched ← ktsnd\nring ← lab\n```\n```laboratory\nlab\n```\n"
+             "```never\nsched → ring, libc, log\n```\n")
 
 
-def tree_of(ring=("ktsn-base",), sched=("ktsn-base",), page=GOOD_PAGE):
+def tree_of(ring=("ktsn-base",), sched=("ktsn-base",), ktsnd=("ktsn-base", "ktsn-ring", "ktsn-sched"), page=GOOD_PAGE):
     registry = "registry+https://example.invalid"
     return Tree({PAGE: page}, [
         package("ktsn-base"), package("ktsn-ring", ring), package("ktsn-sched", sched),
-        package("ktsnd", ["ktsn-base", "ktsn-ring", "ktsn-sched"]),
+        package("ktsnd", ktsnd), package("ktsn-lab", ["ktsn-ring"]),
         package("libc", source=registry), package("errno", ["libc"], source=registry),
         package("derive", ["libc"], source=registry, kind="proc-macro")])
 
@@ -99,5 +113,11 @@ BAD = [
     ("a forbidden edge of our own", tree_of(sched=["ktsn-ring"]), "ktsn-sched links ktsn-ring"),
     ("a misspelt place", tree_of(page=GOOD_PAGE.replace("sched →", "shed →")), "shed, which is no package"),
     ("an edge of a crate that is not there", tree_of(page=GOOD_PAGE.replace("← ring", "← synth, ring")), "synth, which is no package"),
+    ("an edge that no crate has", tree_of(ktsnd=["ktsn-base", "ktsn-ring"]), "`edges` lists ktsn-sched for ktsnd"),
+    ("an edge that only tests have", tree_of(ktsnd=["ktsn-base", "ktsn-ring", ("ktsn-sched", "dev")]), "`edges` lists ktsn-sched for ktsnd"),
+    ("a product that uses the laboratory", tree_of(ktsnd=["ktsn-base", "ktsn-ring", "ktsn-sched", "ktsn-lab"], page=GOOD_PAGE.replace(
+        "ring ← lab", "ring ← lab\nlab ← ktsnd")), "ktsnd links ktsn-lab, which is of the laboratory"),
+    ("a laboratory that is not there", tree_of(page=GOOD_PAGE.replace("laboratory\nlab", "laboratory\nlap")), "lap, which is no package"),
     ("no list", tree_of(page=""), "blocks are missing"),
+    ("no laboratory", tree_of(page=GOOD_PAGE.replace("```laboratory\nlab\n```\n", "")), "blocks are missing"),
 ]

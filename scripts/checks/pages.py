@@ -15,11 +15,14 @@ from .tree import Tree
 ALLOWED = "scripts/page-names.txt"
 THIS = "scripts/checks/pages.py"
 FRONT, FRONT_WORDS_MAX, FRONT_COLUMNS_MAX = "README.md", 500, 110
+WORDS_MAX = 75_000  # as `wc -w` counts them, of all pages of the root and of docs/
 # All pages are in plain words, in lines of this length. An example in one span may be longer, as a row of a table may.
 HOUSE_WORDS = re.compile(r"\b(short ways? in|short cuts?|somebody|nobody|anew|reckons?|whose|whoever)\b", re.I)
 PLAIN_COLUMNS_MAX, EXAMPLE = 140, re.compile(r"Example: `[^`]*`")
 CHANGES, BULLET = "CHANGELOG.md", re.compile(r"^- .*\n(?:  .*\n){2,}", re.M)  # a bullet of more than two lines
+LABORATORY = "bench/"
 MADE = ("out/", "target/")  # what builds and runs leave behind
+ENTRY = "docs/design/README.md"  # one line for each page beside it
 ENDINGS = re.compile(r"\.(rs|go|py|sh|md|toml|yaml|proto|c|h|service)$")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -82,7 +85,8 @@ class Known:
 
     def command_line(self, path, text):
         """Flags by program, subcommands of `ktsn`."""
-        program, found = path.split("/")[0], set()
+        # The laboratory's commands are called as those of `ktsn`.
+        program, found = "ktsn" if path.startswith(LABORATORY) else path.split("/")[0], set()
         if path.endswith(".rs"):
             for options, field in CLAP.findall(text):
                 named = re.search(r'\blong\s*=\s*"([\w-]+)"', options)
@@ -125,6 +129,13 @@ def check(tree):
             else:
                 faults.append(f"{path}:{line}: {what}: {name}")
         faults += form(path, text)
+    words = sum(len(text.split()) for path, text in tree.sources(".md") if "/" not in path or path.startswith("docs/"))
+    if words > WORDS_MAX:
+        faults.append(f"docs: all pages together have {words} words, at most {WORDS_MAX}: say it once, and shorter")
+    if ENTRY in tree.files:
+        named = {os.path.normpath(os.path.join(os.path.dirname(ENTRY), target)) for target in LINK.findall(tree.files[ENTRY])}
+        faults += [f"{ENTRY}: no line for {path}" for path, _ in tree.sources(".md")
+                   if os.path.dirname(path) == os.path.dirname(ENTRY) and path not in named | {ENTRY}]
     faults += [f"{ALLOWED}: {name} has no reason" for name, reason in allowed.items() if not reason]
     return faults + [f"{ALLOWED}: {name} is not needed any more: take it off" for name in sorted(set(allowed) - used)]
 
@@ -270,6 +281,17 @@ def form(path, text):
     return faults
 
 
+BENCH = '''#[derive(Subcommand)]
+enum Command {
+    Report(Args),
+}
+struct Args {
+    /// Where
+    #[arg(long)]
+    page: String,
+}
+'''
+
 RUST = '''#[derive(Deserialize)]
 struct Raw {
     pub link_speed: Option<u64>,
@@ -286,7 +308,7 @@ struct Args {
 }
 fn a_frame_leaves() {}
 '''
-SOURCES = {"ktsn/src/main.rs": RUST, "Makefile": "test: build\n\t@x $(ONLY) $(if $(MINUTES),-m)\n",
+SOURCES = {"ktsn/src/main.rs": RUST, "bench/src/main.rs": BENCH, "Makefile": "test: build\n\t@x $(ONLY) $(if $(MINUTES),-m)\n",
            "ktsn/src/schedule.rs": "#[derive(Subcommand)]\nenum Command {\n    Show(Args),\n}\n", "k8s/a.go": 'set.StringVar(&c.at, "listen", "")\ndesc("up", "x")\n', "scripts/a.py": 'add("--stay")\n'}
 
 
@@ -296,10 +318,11 @@ def tree_of(page, path="docs/a.md", names=None):
 
 GOOD = [tree_of(text) for text in (
     "`make test ONLY=x` and `make test MINUTES=3`", "`ktsn run --run-dir D -- prog --unknown`", "`link_speed = 1` `link-speed = 1`",
-    "`ktsn_up` `ktsn schedule show FILE`", "`ktsn-node-agent --listen X`", "`scripts/a.py --stay` `main.rs` `src/main.rs` `out/demo/x.json`", "`kubectl apply --server-side`",
+    "`ktsn_up` `ktsn schedule show FILE` `ktsn report --page P`", "`ktsn-node-agent --listen X`", "`scripts/a.py --stay` `main.rs` `src/main.rs` `out/demo/x.json`", "`kubectl apply --server-side`",
     "`ktsn/src/main.rs::a_frame_leaves`", "## A `b` c\n[x](#a-b-c) [y](../ktsn/src/main.rs) [z](https://x.invalid)", "`ktsn/{src,src/main.rs}`",
     "```console\n# ktsn run --run-dir D   # text --nothing\n```\n```toml\nlink_speed = 1  # other = 2\n```\n", "| Port field | x |\n|---|---|\n| `link_speed` | `x y` |\n")]
 GOOD.append(tree_of("Example: `" + "a" * 141 + "`\n"))
+GOOD.append(Tree({**tree_of("[x](x.md)", ENTRY).files, "docs/design/x.md": ""}))
 GOOD.append(tree_of("`hostPID`", names="hostPID a name of Kubernetes\n"))
 BAD = [
     ("a target", tree_of("`make tset`"), "no such target: tset"),
@@ -324,6 +347,8 @@ BAD = [
     ("a heading", tree_of("# A\n[x](#b)"), "heading does not exist: #b"),
     ("an exception without a reason", tree_of("`hostPID`", names="hostPID\n"), "has no reason"),
     ("an exception that is not needed", tree_of("x", names="hostPID a name of Kubernetes\n"), "take it off"),
+    ("too many words in all pages", tree_of("a " * 75_001), "75001 words, at most 75000"),
+    ("a page that the entry page does not name", Tree({**tree_of("x", ENTRY).files, "docs/design/x.md": ""}), "no line for docs/design/x.md"),
     ("a long front page", tree_of("a " * 501, FRONT), "501 words"),
     ("a wide front page", tree_of("a" * 111, FRONT), "111 columns"),
     ("a long bullet", tree_of("- a\n  b\n  c\n", CHANGES), "two lines at most"),

@@ -182,6 +182,8 @@ pub fn stream(tenant: u16) -> Box<StreamInfo> {
         attachment: AttachmentIndex(tenant),
         local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 5_000),
         peer: None,
+        interface: 0,
+        uid: 0,
         link: None,
         is_deadline: false,
         status: StreamStatus { token: TOKEN, code: StreamCode::Registered, ..StreamStatus::default() },

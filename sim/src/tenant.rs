@@ -190,6 +190,8 @@ impl Tenant {
             priority: self.plan.class,
             traffic_class: 0,
             has_waited: false,
+            marks: ktsn_ring::HeaderMarks::NONE,
+            identification: 0,
             hop_limit: 0,
             report_id: 0,
             descriptor: 0,

@@ -7,11 +7,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use ktsn_tests::faults::bed::{POD_A, within};
 use ktsn_tests::faults::control::Control;
+use ktsn_tests::faults::try_eventually;
 use ktsn_tests::hook::{self, ARRIVAL_CALLS, Libc, Running};
 
 use crate::languages::{has, must};
@@ -200,14 +201,8 @@ fn one(world: &mut World, tools: &Tools, row: &Row, mode: Mode) -> anyhow::Resul
         row.is_served && world.receive() == Receive::Expect && matches!(mode, Mode::Daemon | Mode::Run);
     let hit = wait_for_hits(&mut child, &run_dir, before, expects);
     drop(inputs);
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = child.0.try_wait()? {
-            break status;
-        }
-        ensure!(begin.elapsed() < START_MAX, "it does not end");
-        std::thread::sleep(Duration::from_millis(2));
-    };
+    let ended = try_eventually(START_MAX, || child.0.try_wait().transpose());
+    let status = ended.context("it does not end")??;
     if let Some(mut talker) = talker {
         ensure!(talker.0.wait()?.success(), "the talker fails");
     }
@@ -237,40 +232,35 @@ fn wait_for_hits(
         ensure!(after == before, "{} arrivals were expected", after.0 - before.0);
         return Ok(());
     }
-    let begin = Instant::now();
-    loop {
-        let after = expected(run_dir).unwrap_or_default();
-        if after.1 >= before.1 + HITS_MIN {
-            return Ok(());
-        }
-        if let Some(status) = child.0.try_wait()? {
-            bail!("{status} before its arrivals were hit");
-        }
-        let found = (after.0 - before.0, after.1 - before.1);
-        ensure!(begin.elapsed() < HITS_WITHIN, "{} arrivals were expected and {} hit", found.0, found.1);
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let mut after = before;
+    let done = try_eventually(HITS_WITHIN, || {
+        after = expected(run_dir).unwrap_or_default();
+        (after.1 >= before.1 + HITS_MIN)
+            .then_some(Ok(()))
+            .or_else(|| ended_before(child, "its arrivals were hit"))
+    });
+    let (expected, hit) = (after.0 - before.0, after.1 - before.1);
+    done.with_context(|| format!("{expected} arrivals were expected and {hit} hit"))?
 }
 
 /// Waits until a socket of pod A has the port.
 fn wait_for_listener(world: &World, child: &mut Running) -> anyhow::Result<()> {
     let port = format!(":{:04X} ", PORT.parse::<u16>()?);
-    let begin = Instant::now();
-    loop {
+    // The local address is the second word.
+    let has_port =
+        |line: &str| line.split_whitespace().nth(1).is_some_and(|name| format!("{name} ").ends_with(&port));
+    let listens = try_eventually(START_MAX, || {
         let sockets = within(&world.bed().pod_a, || {
             let tables = ["udp", "udp6"].map(|name| format!("/proc/thread-self/net/{name}"));
             tables.map(|table| std::fs::read_to_string(table).unwrap_or_default()).concat()
         });
-        // The local address is the second word.
-        if sockets.lines().any(|line| {
-            line.split_whitespace().nth(1).is_some_and(|name| format!("{name} ").ends_with(&port))
-        }) {
-            return Ok(());
-        }
-        if let Some(status) = child.0.try_wait()? {
-            bail!("{status} before it listens");
-        }
-        ensure!(begin.elapsed() < START_MAX, "it does not listen");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+        sockets.lines().any(has_port).then_some(Ok(())).or_else(|| ended_before(child, "it listens"))
+    });
+    listens.context("it does not listen")?
+}
+
+/// The fault of a program that has ended before `what`.
+fn ended_before(child: &mut Running, what: &str) -> Option<anyhow::Result<()>> {
+    let ended = child.0.try_wait().transpose()?;
+    Some(ended.map_err(Into::into).and_then(|status| bail!("{status} before {what}")))
 }

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use ktsn_eventually::try_eventually;
 use ktsn_tests::faults::bed::{Bed, within};
 use ktsn_tests::faults::daemon::{Attachment, Daemon, configuration};
 use ktsn_tests::hook::{self, Running};
@@ -325,11 +326,8 @@ impl Listener {
         }
         std::thread::sleep(QUIET);
         drop(self.child.0.stdin.take());
-        let ended = Instant::now();
-        while self.child.0.try_wait()?.is_none() {
-            anyhow::ensure!(ended.elapsed() < ARRIVAL_MAX, "the listener does not end");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let ended = try_eventually(ARRIVAL_MAX, || self.child.0.try_wait().transpose());
+        ended.context("the listener does not end")??;
         heard.extend(self.lines.iter());
         Ok(heard)
     }

@@ -26,6 +26,8 @@ pub(crate) enum On {
     Metered,
     /// The attacker's interface goes away in the middle.
     Removed,
+    /// The attacker's root changes its namespace.
+    Changed,
     /// The attacker's frames leave by its own interface, behind so many [`rules`](ktsn_tests::hostile::rules) of its own.
     OwnRules(usize),
 }
@@ -172,9 +174,19 @@ pub(crate) const ALL: &[Case] = &[
     on(
         On::OwnRules(ktsn_tests::hostile::rules::RULES),
         "own-rules",
-        "the same, with 20,000 rules",
+        "the same, with 8,000 rules",
         "fill clients=4 payload=200",
     ),
+    on(On::Changed, "flap", "8,000 routes, one more comes and goes each 0.5 ms", "flap routes=8000"),
+    on(On::Changed, "routes", "200,000 routes, one more comes and goes each 0.5 ms", "flap routes=200000"),
+    on(On::Changed, "names", "the interface is renamed each ms", "names"),
+    stream("later", "datagrams of 60,000 octets for the kernel, due now", "later clients=4"),
+    stream(
+        "later-again",
+        "the same, due in 0.5 s: as many as may wait",
+        "later clients=16 ahead_us=500000 payload=1000",
+    ),
+    stream("expect", "64 connections ask for the receive area without end", "expect clients=64"),
     attach("locks", "16 sockets locked 30 ms at a time on 32 connections", "locks cpu=-1"),
     attach("locks-no-right", "the same by hole punching, without any right", "locks rights=0"),
     attach("churn", "connections that open and close", "churn"),

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use ktsn_eventually::try_eventually;
 use ktsn_tests::faults::bed::{UPLINK, within};
 use ktsn_tests::faults::control::Control;
 use ktsn_tests::faults::daemon::Daemon;
@@ -48,11 +49,8 @@ fn is_serving(daemon: &Daemon) -> bool {
 /// How long it takes until `done`.
 fn until(what: &str, mut done: impl FnMut() -> bool) -> anyhow::Result<Duration> {
     let began = Instant::now();
-    while !done() {
-        anyhow::ensure!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(began.elapsed())
+    let took = try_eventually(PATIENCE, || done().then(|| began.elapsed()));
+    took.with_context(|| format!("{what}: not within {PATIENCE:?}"))
 }
 
 fn round(options: &Options, fault: &str) -> anyhow::Result<Round> {
@@ -130,5 +128,5 @@ pub(crate) fn case(options: &Options, fault: &str) -> anyhow::Result<Found> {
         format!("red {red} ms, running {running} ms, {lost} lost, {uncounted} uncounted"),
         format!("red {} ms, running {} ms, 0 uncounted", RED_MAX.as_millis(), RUNNING_MAX.as_millis()),
     ];
-    Ok(Found { worse, row, rounds: json!(rounds) })
+    Ok(Found { worse, void: None, row, rounds: json!(rounds) })
 }

@@ -9,7 +9,9 @@ use ktsn_measure::clock::stop_requested;
 use ktsn_measure::environment::CpuUse;
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_Q};
 use ktsn_tests::hostile::foreign::{FOREIGN, FRAMES, NOT_ITS_OWN, Short, Tried, Way, segment, source};
-use ktsn_tests::hostile::judge::{Bars, COMPUTING_P50_MAX_NS, Figures, Round, percentile, spoilt, worse};
+use ktsn_tests::hostile::judge::{
+    Bars, COMPUTING_P50_MAX_NS, Figures, Round, percentile, spoilt, void, worse,
+};
 use ktsn_tests::hostile::{Attack, attachments};
 use serde_json::json;
 
@@ -36,7 +38,9 @@ pub(crate) fn case(options: &Options, case: &Case, computing: &mut i64) -> anyho
     match case.kind {
         Kind::Stream(beside) => stream(options, case.name, beside, *computing).map(|(found, _)| found),
         Kind::Computing(beside) => {
-            let (found, figures) = stream(options, case.name, beside, COMPUTING_P50_MAX_NS)?;
+            let (mut found, figures) = stream(options, case.name, beside, COMPUTING_P50_MAX_NS)?;
+            // It is no attack: nothing has to be shown.
+            found.void = None;
             *computing = if found.worse.is_empty() { figures.p50 } else { 0 };
             Ok(found)
         }
@@ -96,7 +100,8 @@ fn stream(
             worse.push(format!("{most} MiB of memory, the chart allows {}", options.memory_mib));
         }
     }
-    Ok((Found { worse, row, rounds: json!({ "control": control, "attacked": attacked }) }, figures))
+    let void = void(&before, &after, options.frames);
+    Ok((Found { worse, void, row, rounds: json!({ "control": control, "attacked": attacked }) }, figures))
 }
 
 /// Spans of attaches, microseconds; what had not ended counts with the time that it had taken.
@@ -169,7 +174,7 @@ fn attach(options: &Options, name: &str, words: &str) -> anyhow::Result<Found> {
     let (p99, bar) = (figure(&attacked, 990), ATTACH_MAX.as_secs_f64() * 1000.0);
     let worse = if p99 > bar { vec![format!("attach p99 {p99:.1} ms")] } else { Vec::new() };
     let row = [side(&control), side(&attacked), format!("p99 {bar} ms")];
-    Ok(Found { worse, row, rounds: json!(rounds) })
+    Ok(Found { worse, void: None, row, rounds: json!(rounds) })
 }
 
 /// `own` must reach, the others must not.
@@ -191,7 +196,7 @@ fn verdict(own: &Tried, others: &[Tried]) -> Found {
         .chain(others)
         .map(|tried| json!({ "address": tried.address, "pushed": tried.pushed, "reached": tried.reached }))
         .collect();
-    Found { worse, row, rounds: json!(all) }
+    Found { worse, void: None, row, rounds: json!(all) }
 }
 
 fn sources(options: &Options, way: Way) -> anyhow::Result<Found> {

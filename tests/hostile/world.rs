@@ -209,7 +209,7 @@ impl<'a> World<'a> {
         std::thread::sleep(LINGER);
         if let Some(attack) = &mut attack {
             attack.end();
-            let did = ["pushed", "punched", "punch_errno", "rung", "walks"]
+            let did = ["pushed", "punched", "punch_errno", "rung", "walks", "flaps", "renames"]
                 .iter()
                 .any(|what| attack.value(what) > 0);
             let is_idle = self.beside.words.contains("frames=0");
@@ -242,20 +242,18 @@ impl<'a> World<'a> {
         let begun = Attack::start(self.daemon.run_dir(), &self.bed.pod_q, self.beside.words);
         let attack = begun.map_err(anyhow::Error::msg)?;
         // Limits may let in fewer than it wants; without any it would prove nothing.
-        ensure!(
-            self.beside.words.starts_with("compute") || attack.value("clients") > 0,
-            "the attack has no client: {}",
-            attack.said()
-        );
+        let needs_client = self.beside.bed != On::Changed && !self.beside.words.starts_with("compute");
+        ensure!(!needs_client || attack.value("clients") > 0, "the attack has no client: {}", attack.said());
         Ok(Some(attack))
     }
 
     /// Nothing of this side is left when the next begins.
     fn tidy(&mut self, is_attacked: bool) {
-        eventually("the programs' clients go", Duration::from_secs(60), || {
-            (self.daemon.clients() == 0).then_some(())
-        });
-        if is_attacked && self.beside.bed == On::Removed {
+        eventually("the programs' clients go", Duration::from_secs(60), || self.daemon.clients() == 0);
+        if is_attacked && self.beside.bed == On::Changed {
+            self.bed.run(&format!("ip -n {} link del eth0", self.bed.pod_q));
+        }
+        if is_attacked && matches!(self.beside.bed, On::Removed | On::Changed) {
             self.bed.restore_pod_q();
             let [_, attacker] = attachments(&self.bed);
             // The attachment went with its interface.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clean Debian 12 to install packages in.
 
-In: mmdebstrap, the package mirror of this machine, root. Out: a directory with the smallest Debian and man-db, in which commands run: with
+In: mmdebstrap, the package mirror of this machine, root. Out: a directory with the smallest Debian, man-db and systemd (which runs in a guest of it alone), in which commands run: with
 mounts, process numbers and, where wanted, a network of their own. All of it is removed whatever happens.
 """
 
@@ -73,7 +73,7 @@ class Machine:
         sources = pathlib.Path("/etc/apt/sources.list.d/debian.sources")
         if not sources.exists():
             sources = pathlib.Path("/etc/apt/sources.list")
-        subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", "--include=man-db,ca-certificates", *options, "bookworm", self.directory, sources],
+        subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", "--include=man-db,ca-certificates,systemd-sysv,iproute2", *options, "bookworm", self.directory, sources],
                        check=True, stdin=subprocess.DEVNULL)
         certificates = "etc/ssl/certs/ca-certificates.crt"
         for name in ("etc/resolv.conf", certificates):

@@ -13,6 +13,10 @@
 //           tag=N: of that VLAN
 //   locks   sockets=N are locked for hold_ms at a time, gap_us apart, connections=N register them without end; rights=0:
 //           without userfaultfd, by pages of a memfd that a SCHED_IDLE thread punches
+//   later   clients=N give datagrams of payload=N octets that only the kernel can send, due ahead_us=N ahead, gap_us apart
+//   expect  clients=N ask for the receive area, gap_us apart
+//   flap    the pod's root adds routes=N, then adds and removes one more each gap_us
+//   names   the pod's root renames its interface each gap_us
 //   churn   connections that open and close
 //   compute no client: walks through mib=N of its own memory
 //   attach  frames=N clients, one after the other: lines "us N"; an innocent one
@@ -31,7 +35,6 @@
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <linux/net_tstamp.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,6 +172,13 @@ static void open_clients(unsigned count, int (*open_socket)(void))
 	say_value("refused", (long)refused);
 	say_value("refused_status", last);
 	say_value("unregistered", (long)unregistered);
+}
+
+const struct client *client_of(unsigned number)
+{
+	if (!clients_count)
+		fail("no client was let in");
+	return clients + number % clients_count;
 }
 
 static struct frame frame_of(void)
@@ -428,6 +438,7 @@ static void begin(const char *attack)
 		unsigned clients;
 	} all[] = {
 		{"fill", attack_fill, 1}, {"phases", attack_phases, 4}, {"punch", attack_punch, 1}, {"bells", attack_bells, 256}, {"send", attack_send, 1},
+		{"later", attack_later, 1}, {"expect", attack_expect, 1},
 	};
 	for (unsigned index = 0; index < sizeof(all) / sizeof(*all); index++) {
 		if (strcmp(attack, all[index].name))
@@ -452,6 +463,10 @@ static void begin(const char *attack)
 		attack_churn();
 	else if (!strcmp(attack, "attach"))
 		attack_attach();
+	else if (!strcmp(attack, "flap"))
+		attack_flap();
+	else if (!strcmp(attack, "names"))
+		attack_names();
 	else if (!strcmp(attack, "compute"))
 		compute();
 	else

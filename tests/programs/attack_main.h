@@ -3,6 +3,7 @@
 #ifndef ATTACK_MAIN_H
 #define ATTACK_MAIN_H
 #include "attack_client.h"
+#include <pthread.h>
 
 extern atomic_bool stop;
 extern const char *run_dir;
@@ -23,7 +24,16 @@ void be_idle(void);
 // A thread, which is not waited for.
 void thread(void *(*run)(void *), void *argument);
 
+// Waits until standard input ends, then says so to all threads.
+void until_end(void);
+// One of the open clients, by turns.
+const struct client *client_of(unsigned number);
+
 void attack_locks(void);
 void attack_churn(void);
 void attack_attach(void);
+void attack_flap(void);
+void attack_names(void);
+void *attack_later(void *unused);
+void *attack_expect(void *unused);
 #endif

@@ -118,7 +118,7 @@ static void *register_all(void *unused)
 	return unused;
 }
 
-static void until_end(void)
+void until_end(void)
 {
 	while (getchar() != EOF)
 		;

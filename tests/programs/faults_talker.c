@@ -6,6 +6,9 @@
 //   zero=1    TxTime 0      past=1  TxTime lead ago      octets=N  payload      connect=1      nonblock=1
 //   flags=N   of SO_TXTIME (1 = SOF_TXTIME_DEADLINE_MODE)
 //   untimed=1 no TxTime at all     priority=N  SO_PRIORITY     from=ADDRESS  the socket is bound to it
+//   discover=N  IP_MTU_DISCOVER, IPV6_MTU_DISCOVER               device=NAME  SO_BINDTODEVICE
+//   own=N     its port             tos=N  IP_TOS               uid=N  the user that the socket belongs to      mark=N  SO_MARK
+//   source=ADDRESS  of each datagram, by IP_PKTINFO         again=1  each datagram has a socket of its own, closed at once
 //   hold_ms=N sleeps so long before it exits   settle_ms=N  between the first datagram and the others
 //   go=1      the first one is sent again each 100 ms, lead before its TxTime, until there is a line or the end of standard
 //             input; then come the others
@@ -103,13 +106,22 @@ static struct sockaddr_storage destination(const char *text, int port, socklen_t
 static ssize_t send_at(int fd, struct sockaddr_storage *to, socklen_t to_octets, char *payload, size_t octets,
 		       uint64_t tx_time)
 {
-	_Alignas(8) char control[CMSG_SPACE(8)] = {0};
+	_Alignas(8) char control[CMSG_SPACE(8) + CMSG_SPACE(sizeof(struct in_pktinfo))] = {0};
 	struct iovec iov = {payload, octets};
 	struct msghdr message = {.msg_name = to, .msg_namelen = to_octets, .msg_iov = &iov, .msg_iovlen = 1,
 				 .msg_control = control, .msg_controllen = sizeof(control)};
 	struct cmsghdr *item = CMSG_FIRSTHDR(&message);
 	item->cmsg_level = SOL_SOCKET, item->cmsg_type = SO_TXTIME, item->cmsg_len = CMSG_LEN(8);
 	memcpy(CMSG_DATA(item), &tx_time, 8);
+	message.msg_controllen = CMSG_SPACE(8);
+	if (text("source")) {
+		struct in_pktinfo info = {0};
+		inet_pton(AF_INET, text("source"), &info.ipi_spec_dst);
+		message.msg_controllen = sizeof(control);
+		item = CMSG_NXTHDR(&message, item);
+		item->cmsg_level = IPPROTO_IP, item->cmsg_type = IP_PKTINFO, item->cmsg_len = CMSG_LEN(sizeof(info));
+		memcpy(CMSG_DATA(item), &info, sizeof(info));
+	}
 	if (value("untimed", 0))
 		message.msg_control = NULL, message.msg_controllen = 0;
 	return sendmsg(fd, &message, value("nonblock", 0) ? MSG_DONTWAIT : 0);
@@ -129,14 +141,37 @@ static int timed_socket(int family, clockid_t clock)
 		perror("SO_TXTIME");
 		exit(3);
 	}
-	// A datagram over the MTU is to go out in pieces instead of failing.
-	int never = IP_PMTUDISC_DONT, broadcast = 1;
+	// Unless it is told otherwise, a datagram over the MTU is to go out in pieces instead of failing.
+	int discover = (int)value("discover", family == AF_INET ? IP_PMTUDISC_DONT : IPV6_PMTUDISC_WANT), broadcast = 1;
 	if (family == AF_INET)
-		setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &never, sizeof(never));
+		setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof(discover));
+	else
+		setsockopt(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &discover, sizeof(discover));
 	setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &broadcast, sizeof(broadcast));
 	int priority = (int)value("priority", 0);
 	setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
+	int tos = (int)value("tos", 0), mark = (int)value("mark", 0);
+	if ((tos && setsockopt(fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos))) ||
+	    (mark && setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof(mark))) ||
+	    (text("device") && setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, text("device"), (socklen_t)strlen(text("device")))) ||
+	    (value("uid", 0) && fchown(fd, (uid_t)value("uid", 0), (gid_t)-1))) {
+		perror("a socket");
+		exit(3);
+	}
 	return fd;
+}
+
+static void bind_own(int fd, int family)
+{
+	if (!text("from") && !value("own", 0))
+		return;
+	socklen_t octets = 0;
+	const char *own = text("from") ? text("from") : family == AF_INET ? "0.0.0.0" : "::";
+	struct sockaddr_storage from = destination(own, (int)value("own", 0), &octets);
+	if (bind(fd, (struct sockaddr *)&from, octets)) {
+		perror("bind");
+		exit(5);
+	}
 }
 
 // One word for each datagram, in the file of `record`; without that, none.
@@ -168,14 +203,7 @@ int main(int argc, char **argv)
 	long count = value("count", 1), sent = 0, failed = 0, error = 0, waits = 0, firsts = 1;
 	size_t octets = (size_t)value("octets", 64);
 	int fd = timed_socket(to.ss_family, clock), burst = (int)value("burst", 0);
-	if (text("from")) {
-		socklen_t from_octets = 0;
-		struct sockaddr_storage from = destination(text("from"), 0, &from_octets);
-		if (bind(fd, (struct sockaddr *)&from, from_octets)) {
-			perror("bind");
-			return 5;
-		}
-	}
+	bind_own(fd, to.ss_family);
 	if (value("connect", 0)) {
 		if (connect(fd, (struct sockaddr *)&to, to_octets))
 			return 4;
@@ -191,6 +219,11 @@ int main(int argc, char **argv)
 		uint64_t due = start + (uint64_t)i * period, tx_time = due;
 		if (!burst)
 			sleep_until(clock, due - lead);
+		if (i > 0 && value("again", 0)) {
+			close(fd);
+			fd = timed_socket(to.ss_family, clock);
+			bind_own(fd, to.ss_family);
+		}
 		if (value("zero", 0))
 			tx_time = 0;
 		if (value("past", 0))

@@ -63,7 +63,7 @@ struct verb {
 
 // The verbs of each file; the last one has no name.
 extern const struct verb control_verbs[], socket_verbs[], send_verbs[], receive_verbs[];
-extern const struct verb burst_verbs[], cost_verbs[], descriptor_verbs[], garbage_verbs[], hook_verbs[], port_verbs[],
+extern const struct verb burst_verbs[], cost_verbs[], descriptor_verbs[], number_verbs[], garbage_verbs[], hook_verbs[], port_verbs[],
 	sandbox_verbs[], stamp_verbs[], thread_verbs[], arrival_verbs[], listener_verbs[], period_verbs[], traced_verbs[];
 
 extern int fds[SOCKETS];

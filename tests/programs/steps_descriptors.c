@@ -257,7 +257,7 @@ static void closes(const struct step *)
 	show("gone", send_text(fd, "x") == (long)strlen("x"));
 	fd = timed_socket(AF_INET, TAI);
 	show("third", send_text(fd, "third"));
-	// A program may put anything anywhere; the next frames find the daemon again.
+	// A program may put anything anywhere; no frame is lost.
 	for (int i = 512; i < 520; i++)
 		dup2(1, i);
 	for (int i = 0; i < 100; i++) {

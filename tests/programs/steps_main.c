@@ -183,7 +183,7 @@ static int step_number(int index)
 static const struct verb *find_verb(const char *name)
 {
 	static const struct verb *const lists[] = {control_verbs, socket_verbs, send_verbs, receive_verbs, burst_verbs,
-		cost_verbs, descriptor_verbs, garbage_verbs, hook_verbs, port_verbs, sandbox_verbs, stamp_verbs, thread_verbs,
+		cost_verbs, descriptor_verbs, number_verbs, garbage_verbs, hook_verbs, port_verbs, sandbox_verbs, stamp_verbs, thread_verbs,
 		arrival_verbs, listener_verbs, period_verbs, traced_verbs};
 
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)

@@ -100,8 +100,9 @@ fn attached_again(program: &Path) -> Duration {
     let mut daemon = start(&bed, program, &[Attachment::pod_a(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=3000 lead_us=100000");
-    eventually("traffic", PATIENCE, || (tap.of(1).len() > 300).then_some(()));
+    eventually("traffic", PATIENCE, || tap.of(1).len() > 300);
     daemon.kill();
+    // The program sends while no ktsnd runs.
     std::thread::sleep(Duration::from_millis(500));
     daemon.spawn();
     let serving = tai_now();
@@ -131,11 +132,11 @@ fn passed_on(program: &Path, before: fn(&mut Daemon), after: fn(&mut Daemon)) ->
     let tap = Tap::open(&bed.host_b, UPLINK);
     let keys = "count=60000 last=300 lead_us=5000";
     let mut talker = Talker::start(&first, &bed.pod_a, POD_B, 1, keys);
-    eventually("traffic", PATIENCE, || (tap.of(1).len() > 500).then_some(()));
+    eventually("traffic", PATIENCE, || tap.of(1).len() > 500);
     assert_eq!(first.terminate(PATIENCE), Some(0), "{}", first.log());
     after(&mut next);
     let passed = tap.of(1).len();
-    eventually("attached again", PATIENCE, || (tap.of(1).len() > passed + 300).then_some(()));
+    eventually("attached again", PATIENCE, || tap.of(1).len() > passed + 300);
     talker.go();
     let (values, errors) = talker.finish();
     let sent = values["sent"].cast_unsigned();
@@ -156,7 +157,7 @@ fn found(program: &Path) -> Duration {
     let tap = Tap::open(&bed.host_b, UPLINK);
     daemon.kill();
     let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=500 period_us=10000 lead_us=1000000");
-    eventually("the kernel's frames", PATIENCE, || (tap.of(1).len() > 5).then_some(()));
+    eventually("the kernel's frames", PATIENCE, || tap.of(1).len() > 5);
     daemon.spawn();
     let serving = tai_now();
     let _ = talker.finish();
@@ -170,13 +171,11 @@ fn released(program: &Path) -> Duration {
     let daemon = start(&bed, program, &[Attachment::pod_a(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     let mut talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=100000 lead_us=500000");
-    eventually("traffic", PATIENCE, || (tap.of(1).len() > 100).then_some(()));
+    eventually("traffic", PATIENCE, || tap.of(1).len() > 100);
     talker.child().kill().expect("kill");
     bed.delete(&bed.pod_a);
     let began = Instant::now();
-    eventually("the attachment is gone", PATIENCE, || {
-        daemon.control().list().attachments.is_empty().then_some(())
-    });
+    eventually("the attachment is gone", PATIENCE, || daemon.control().list().attachments.is_empty());
     began.elapsed()
 }
 
@@ -187,7 +186,7 @@ fn address_seen(program: &Path) -> Duration {
     let began = Instant::now();
     eventually("the address is listed", PATIENCE, || {
         let listed = daemon.control().list().attachments;
-        listed.iter().any(|one| one.withheld.iter().any(|address| address == "10.244.0.77")).then_some(())
+        listed.iter().any(|one| one.withheld.iter().any(|address| address == "10.244.0.77"))
     });
     began.elapsed()
 }
@@ -214,11 +213,12 @@ fn attached_in_flood(program: &Path) -> Duration {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| within(&bed.pod_a, || open_silent_connections(&path, &stop)));
+        // The flood has filled the queue of callers by then.
         std::thread::sleep(Duration::from_millis(200));
         let began = Instant::now();
         let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=1000 lead_us=100000");
         let is_client = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            eventually("the program is a client", PATIENCE, || (daemon.clients() > 0).then_some(()));
+            eventually("the program is a client", PATIENCE, || daemon.clients() > 0);
         }));
         let took = began.elapsed();
         stop.store(true, Relaxed);

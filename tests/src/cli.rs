@@ -59,7 +59,7 @@ while True:
     text = subprocess.run([os.environ["KTSN"], "status", "--json"], check=True, stdout=subprocess.PIPE, text=True).stdout
     of = json.loads(text)["statistics"]["attachments"][0]
     bypassed, dropped = (sum(of.get(name, {}).values()) for name in ("bypassed", "dropped"))
-    if of["taken"] + bypassed >= int(sys.argv[1]) and of["sent"] + dropped >= of["taken"] or time.monotonic() > end:
+    if of["taken"] + bypassed >= int(sys.argv[1]) and of["sent"] + of["passed"] + dropped >= of["taken"] or time.monotonic() > end:
         break
     time.sleep(0.05)
 print(text)

@@ -51,14 +51,28 @@ pub(crate) fn built(arguments: &[&str], artefact: &str) -> PathBuf {
     artefact
 }
 
-/// The command line `ktsn`, with `ktsnd` beside it, built once per test binary.
+/// The command line `ktsn`, with `ktsn-bench` and `ktsnd` beside it, built once per test binary.
 ///
 /// # Panics
 /// When they do not build.
 pub fn ktsn() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
-        built(&["-p", "ktsn", "--bin", "ktsn", "-p", "ktsnd", "--bin", "ktsnd"], "debug/ktsn")
+        let programs = [
+            "-p",
+            "ktsn",
+            "-p",
+            "ktsn-bench",
+            "-p",
+            "ktsnd",
+            "--bin",
+            "ktsn",
+            "--bin",
+            "ktsn-bench",
+            "--bin",
+            "ktsnd",
+        ];
+        built(&programs, "debug/ktsn")
     })
 }
 

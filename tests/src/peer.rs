@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A daemon's client side, small enough to be read: what libktsn is tested against.
 //!
-//! In: a run directory and what the peer is to answer. Out: every frame that a program handed over, every
-//! registration, in the order of arrival. It accepts, answers Hello and Register, and empties the rings each
-//! millisecond; it schedules nothing and sends nothing.
+//! In: a run directory and what the peer is to answer. Out: every frame that a program handed over, every registration, in the order of
+//! arrival. It accepts, answers Hello and Register, and empties the rings each millisecond; it schedules and sends nothing.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -16,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ktsn_eventually::{eventually, try_eventually};
 use ktsn_ring::control::{
     self, Hello, HelloReply, HelloStatus, MESSAGE_OCTETS_MAX, Message, Register, ShowPort, TxtimeClaim,
 };
@@ -113,9 +113,8 @@ impl Peer {
     /// When the socket cannot be made: a test cannot go on then.
     #[must_use]
     pub fn start(run_dir: &Path, behaviour: Behaviour) -> Self {
-        let directory = run_dir.join("client");
-        std::fs::create_dir_all(&directory).expect("run directory");
-        let path = directory.join("ktsn.sock");
+        let path = run_dir.join("client/ktsn.sock");
+        std::fs::create_dir_all(run_dir.join("client")).expect("run directory");
         let _ = std::fs::remove_file(&path);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -154,14 +153,16 @@ impl Peer {
     /// Waits until `done`, at most `limit`; whether it came to that.
     #[must_use]
     pub fn wait(&self, limit: Duration, done: impl Fn(&Events) -> bool) -> bool {
-        let start = Instant::now();
-        while !done(&self.events()) {
-            if start.elapsed() > limit {
-                return false;
-            }
-            std::thread::sleep(NAP);
-        }
-        true
+        try_eventually(limit, || done(&self.events())).is_some()
+    }
+
+    /// Waits until two more passes end: what was published or changed before this call is taken by then.
+    ///
+    /// # Panics
+    /// When the peer does not look any more.
+    pub fn passes_again(&self) {
+        let before = self.passes.load(SeqCst);
+        eventually("the peer looks", PASS_MAX, || self.passes.load(SeqCst) >= before + 2);
     }
 
     /// The texts of all frames so far.
@@ -170,12 +171,7 @@ impl Peer {
     /// When the peer does not look any more.
     #[must_use]
     pub fn texts(&self) -> Vec<String> {
-        // Two more passes end: what was published before this call is taken by then.
-        let (start, before) = (Instant::now(), self.passes.load(SeqCst));
-        while self.passes.load(SeqCst) < before + 2 {
-            assert!(start.elapsed() < PASS_MAX, "the peer does not look");
-            std::thread::sleep(NAP);
-        }
+        self.passes_again();
         self.events().frames.iter().map(Received::text).collect()
     }
 }
@@ -256,6 +252,7 @@ impl Daemon {
             while !client.is_over && client.listen(&behaviour, &mut events) {}
             client.answer(&behaviour);
             if client.is_over {
+                client.detach();
                 client.take(&behaviour, &mut events);
             }
         }
@@ -393,8 +390,7 @@ impl Client {
         let reply = reply.encode();
         let sent =
             rustix::net::sendmsg(&self.control, &[IoSlice::new(&reply)], &mut ancillary, SendFlags::NOSIGNAL);
-        self.is_over = sent.is_err();
-        self.number = events.clients;
+        (self.is_over, self.number) = (sent.is_err(), events.clients);
         events.clients += 1;
         events.counters.push([0; 32]);
         events.receiving.push(Reading::default());
@@ -418,11 +414,20 @@ impl Client {
                     code: behaviour.stream,
                     limit: u32::from(behaviour.payload_max),
                     bypass: 0,
+                    is_asked: false,
                 };
                 ring.set_stream(index, status).expect("stream");
             }
             false
         });
+    }
+
+    /// What is published from here on is not taken: a program that has only lost its connection finds out.
+    fn detach(&self) {
+        if let Some((ring, _)) = self.ring.as_ref().filter(|(ring, _)| ring.broken().is_none()) {
+            ring.set_state(RegionState::Detached);
+            ktsn_ring::sleep_fence();
+        }
     }
 
     fn take(&mut self, behaviour: &Behaviour, events: &mut Events) {

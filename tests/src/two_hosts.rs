@@ -7,10 +7,11 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cli::{folder, ktsn, out};
 use crate::hook;
+use ktsn_eventually::eventually;
 
 const SSHD: &str = "/usr/sbin/sshd";
 /// How long the other host may take to remove everything.
@@ -149,11 +150,12 @@ impl Hosts {
     /// # Panics
     /// Something stays.
     pub fn wait_until_clean(&self) {
-        let until = Instant::now() + CLEAN_MAX;
-        while !self.left().is_empty() || !self.namespaces_there().is_empty() {
-            assert!(Instant::now() < until, "{:?} {}", self.left(), self.namespaces_there());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let left = || (self.left(), self.namespaces_there());
+        let what = std::fmt::from_fn(|f| write!(f, "the second host is clean: {:?}", left()));
+        eventually(what, CLEAN_MAX, || {
+            let (files, namespaces) = left();
+            files.is_empty() && namespaces.is_empty()
+        });
     }
 
     /// A file of the test's folder.
@@ -276,7 +278,8 @@ impl Programs {
     pub fn new() -> Self {
         // A link needs no second copy of what a debug build is.
         let together = tempfile::tempdir_in(folder()).unwrap();
-        for from in [folder().join("ktsn").as_path(), &folder().join("ktsnd"), hook::library()] {
+        let ours = ["ktsn", "ktsn-bench", "ktsnd"].map(|name| folder().join(name));
+        for from in ours.iter().map(PathBuf::as_path).chain([hook::library()]) {
             let to = together.path().join(from.file_name().unwrap());
             std::fs::hard_link(from, &to).or_else(|_| std::fs::copy(from, &to).map(drop)).unwrap();
         }

@@ -35,7 +35,7 @@ fn given(daemon: &Daemon, name: &str) -> Vec<String> {
 fn add(bed: &Bed, daemon: &Daemon, pod: &str, name: &str, address: &str) {
     bed.run(&format!("ip -n {pod} addr add {address}/32 dev eth0"));
     let is_seen = || withheld(daemon, name).iter().any(|one| one == address);
-    eventually("the address is withheld", SOON, || is_seen().then_some(()));
+    eventually("the address is withheld", SOON, is_seen);
 }
 
 /// The node's own filter of sources, as distributions set it.
@@ -61,14 +61,14 @@ fn an_address_that_the_pod_adds_sends_nothing() {
         add(&bed, &daemon, &bed.pod_a, NAME, address);
         let (before, sent) = (refused(), daemon.control().counters(NAME).sent);
         talk(&daemon, &bed.pod_a, POD_B, sender, &format!("count=50 lead_us=5000 from={address}"));
-        eventually("counted", SOON, || (refused() == before + 50).then_some(()));
+        eventually("counted", SOON, || refused() == before + 50);
         assert_eq!(daemon.control().counters(NAME).sent, sent, "{address}");
     }
     // The neighbour's own address: the node's filter would let it pass, so the wire says nothing of KTSN.
     add(&bed, &daemon, &bed.pod_a, NAME, POD_Q);
     let (before, sent) = (refused(), daemon.control().counters(NAME).sent);
     talk(&daemon, &bed.pod_a, POD_B, 20, &format!("count=50 lead_us=5000 from={POD_Q}"));
-    eventually("counted", SOON, || (refused() == before + 50).then_some(()));
+    eventually("counted", SOON, || refused() == before + 50);
     assert_eq!(daemon.control().counters(NAME).sent, sent);
     // A socket that names no address leaves with a given one, whatever else there is.
     talk(&daemon, &bed.pod_a, POD_B, 2, "count=20 lead_us=20000");
@@ -79,7 +79,7 @@ fn an_address_that_the_pod_adds_sends_nothing() {
     assert!(daemon.log().contains("not given to the attachment"), "{}", daemon.log());
     assert_eq!(daemon.log().matches("not given to the attachment").count(), 1, "said once");
     bed.run(&format!("ip -n {} addr del {POD_Q}/32 dev eth0", bed.pod_a));
-    eventually("forgotten", SOON, || (!withheld(&daemon, NAME).contains(&POD_Q.to_owned())).then_some(()));
+    eventually("forgotten", SOON, || !withheld(&daemon, NAME).contains(&POD_Q.to_owned()));
 }
 
 #[test]
@@ -116,11 +116,11 @@ fn frames_of_packet_sockets_from_foreign_addresses_are_the_kernels() {
         assert_eq!((values["sent"], values["failed"]), (20, 0), "{kind:?} {values:?}");
     };
     send(Kind::Ipv4);
-    eventually("its own are taken", SOON, || (daemon.control().counters(NAME).sent == 20).then_some(()));
+    eventually("its own are taken", SOON, || daemon.control().counters(NAME).sent == 20);
     for (round, kind) in (1..).zip([Kind::Spoofed, Kind::SpoofedTagged, Kind::SpoofedArp]) {
         send(kind);
         let refused = || reason(&daemon.control().counters(NAME).bypassed, "not_allowed");
-        eventually("counted", SOON, || (refused() == 20 * round).then_some(()));
+        eventually("counted", SOON, || refused() == 20 * round);
     }
     let counters = daemon.control().counters(NAME);
     assert_eq!((counters.taken, counters.sent), (20, 20), "{counters:?}");
@@ -177,22 +177,19 @@ fn the_ingress_fast_path_delivers_to_given_addresses_alone() {
     for more in ["", "addresses = \"interface\""] {
         let (receiving, sending) = two_daemons(&bed, more);
         assert_eq!(heard(&bed, &sending, &bed.pod_q, POD_Q, 1), 50);
-        eventually("all are counted", SOON, || (taken(&receiving) == 50).then_some(()));
+        eventually("all are counted", SOON, || taken(&receiving) == 50);
         for (sender, (address, place)) in (10..).zip(others) {
             // The node knows who has it.
             assert_eq!(heard(&bed, &sending, place, address, sender), 50);
             bed.run(&format!("ip -n {} addr add {address}/32 dev eth0", bed.pod_q));
             // An address that is seen as it comes says that the tables are those of now.
             bed.run(&format!("ip -n {} addr add 10.244.0.70/32 dev eth0", bed.pod_q));
-            eventually("the daemon follows", SOON, || {
-                let is_seen = match more {
-                    "" => withheld(&receiving, "pod-q").iter().any(|one| one == "10.244.0.70"),
-                    _ => {
-                        let heard = heard_within(SOON / 20, &bed, &sending, &bed.pod_q, "10.244.0.70", 9);
-                        heard > 0 && taken(&receiving) > 50
-                    }
-                };
-                is_seen.then_some(())
+            eventually("the daemon follows", SOON, || match more {
+                "" => withheld(&receiving, "pod-q").iter().any(|one| one == "10.244.0.70"),
+                _ => {
+                    let heard = heard_within(SOON / 20, &bed, &sending, &bed.pod_q, "10.244.0.70", 9);
+                    heard > 0 && taken(&receiving) > 50
+                }
             });
             let inside = Tap::open(&bed.pod_q, "eth0");
             let before = taken(&receiving);

@@ -40,6 +40,7 @@ fn paths_are_measured_both_ways_and_the_report_answers() {
     let all: Vec<&Value> = series.iter().filter(|series| series["round"] == "all").collect();
     // Three paths, two directions, two loads.
     assert_eq!(all.len(), 12, "{text}");
+    let mut loaded = 0;
     for series in all {
         assert_eq!(
             (&series["lost"], &series["lost_uncounted"]),
@@ -48,9 +49,14 @@ fn paths_are_measured_both_ways_and_the_report_answers() {
         );
         assert!(series["network_latency_ns"]["p50"].as_i64().unwrap() > 0, "{series}");
         assert!(series["stable_latency_ns"]["p50"].as_i64().unwrap() > 0, "{series}");
+        // A sender that a busy machine keeps from its windows sends no load.
+        let count = |name: &str| series[name].as_u64().unwrap();
+        let has_load = count("load_sent") > 0;
         let is_loaded = series["load"].as_str().unwrap().ends_with("-udp");
-        assert_eq!(series["load_received"].as_u64().unwrap() > 0, is_loaded, "{series}");
+        assert_eq!((count("load_received") > 0, is_loaded || !has_load), (has_load, true), "{series}");
+        loaded += u32::from(has_load);
     }
+    assert!(loaded > 0, "{text}");
     let account = &document["parameters"]["datapaths"];
     assert_eq!(account["stable_parts"].as_array().unwrap().len(), 12);
     let vfio = document["checks"].as_array().unwrap().iter().find(|check| check["name"] == "vfio").unwrap();
@@ -79,7 +85,10 @@ fn what_is_not_possible_is_said_with_its_remedy() {
     let said = |output: &Output| (output.status.code(), err(output));
     let (status, text) = said(&bench(directory.path(), &["--path=vfio"]));
     assert_eq!(status, Some(3), "{text}");
-    assert!(text.contains("not possible here: vfio: vfio_") && text.contains("remedy: "), "{text}");
+    assert!(
+        text.contains("nothing can be measured here:\n  vfio: vfio_") && text.contains("remedy: "),
+        "{text}"
+    );
     let (status, text) = said(&bench(directory.path(), &["--path=tap-xdp,tap-xdp"]));
     assert_eq!((status, text.contains("tap-xdp is named twice")), (Some(2), true), "{text}");
     let (status, text) = said(&bench(directory.path(), &["--seconds=0.001"]));
@@ -90,7 +99,7 @@ fn what_is_not_possible_is_said_with_its_remedy() {
         .tempdir()
         .unwrap();
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", "65534", "--clear-groups"]).arg(folder().join("ktsn")).args(SHORT);
+    command.args(["--reuid", "65534", "--clear-groups"]).arg(folder().join("ktsn-bench")).args(SHORT);
     let output = command.current_dir(open.path()).arg("--path=tap-bridge").output().unwrap();
     let (status, text) = said(&output);
     // A folder that others may not enter hides the program itself.

@@ -188,9 +188,7 @@ fn a_program_that_somebody_takes_off_is_put_there_again() {
     let detached =
         Command::new("bpftool").args(["link", "detach", "id", &link.to_string()]).output().expect("bpftool");
     assert!(detached.status.success(), "{detached:?}");
-    eventually("attached again", SOON, || {
-        (daemon.control().counters(NAME).capture_reattached == 1).then_some(())
-    });
+    eventually("attached again", SOON, || daemon.control().counters(NAME).capture_reattached == 1);
     talk(&bed.pod_a, go(), POD_B, 1, "count=100 lead_us=100000");
     assert_eq!(tap.wait(1, 100, SOON).len(), 100);
     assert!(tap.early().is_empty(), "{:?}", tap.early());
@@ -226,11 +224,11 @@ fn everything_is_let_go_with_the_namespace() {
     let daemon = Daemon::start(&bed, &[captured(&bed)]);
     assert_eq!(daemon.links().len(), 1);
     bed.delete(&bed.pod_a);
-    eventually("let go", SOON, || (!bed.has_link("pod5") && daemon.links().is_empty()).then_some(()));
+    eventually("let go", SOON, || !bed.has_link("pod5") && daemon.links().is_empty());
     eventually("no map or program is held", SOON, || {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("descriptors");
         let held = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
-        held.into_iter().all(|target| !target.to_string_lossy().contains("bpf")).then_some(())
+        held.into_iter().all(|target| !target.to_string_lossy().contains("bpf"))
     });
 }
 

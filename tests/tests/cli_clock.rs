@@ -4,8 +4,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ktsn_eventually::eventually;
 use ktsn_tests::cli::{err, ktsn, out, run};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -75,12 +76,8 @@ impl Guest {
     }
 }
 
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG;
-    while !is_so() {
-        assert!(Instant::now() < until, "{what} did not come");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    eventually(what, LONG, is_so);
 }
 
 #[test]
@@ -132,6 +129,7 @@ fn a_full_disk_ends_no_follower_and_a_closed_pipe_ends_it_quietly() {
     guest.follow();
     let before = guest.wait_for_state("following");
     std::fs::create_dir(guest.path("status.new")).unwrap();
+    // The status is due each second, and none can be kept.
     std::thread::sleep(Duration::from_millis(1500));
     assert!(guest.running[1].try_wait().unwrap().is_none(), "the follower has ended");
     std::fs::remove_dir(guest.path("status.new")).unwrap();

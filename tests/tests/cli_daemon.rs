@@ -6,8 +6,9 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ktsn_eventually::try_eventually;
 use ktsn_tests::cli::{err, folder, inside, out};
 
 /// A program under `run --with-daemon va` that says its run directory and its ktsnd's number, then goes on.
@@ -25,14 +26,8 @@ fn started(first: &str, script: &str) -> (Child, String, u32) {
 }
 
 fn is_gone(pid: u32) -> bool {
-    let begin = Instant::now();
-    while Path::new(&format!("/proc/{pid}/exe")).exists() {
-        if begin.elapsed() > Duration::from_secs(20) {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    true
+    let path = format!("/proc/{pid}/exe");
+    try_eventually(Duration::from_secs(20), || !Path::new(&path).exists()).is_some()
 }
 
 fn signal(child: &Child, name: &str) {

@@ -21,15 +21,17 @@ fn findings(output: &Output) -> Vec<Value> {
             !text("name").is_empty() && !text("value").is_empty() && !text("meaning").is_empty(),
             "{finding}"
         );
-        assert!(["ok", "warn", "fail"].contains(&text("state")), "{finding}");
+        assert!(["ok", "not known", "warn", "fail"].contains(&text("state")), "{finding}");
+        assert!(!text("source").is_empty(), "what it was read from: {finding}");
         assert_eq!(
             text("remedy").is_empty(),
             text("state") == "ok",
             "a remedy exactly where one is needed: {finding}"
         );
     }
-    let failed = findings.iter().filter(|finding| finding["state"] == "fail").count();
-    assert_eq!(value["fail"], failed);
+    let count = |state: &str| findings.iter().filter(|finding| finding["state"] == state).count();
+    let failed = count("fail");
+    assert_eq!((&value["fail"], &value["not_known"]), (&failed.into(), &count("not known").into()));
     assert_eq!(output.status.code(), Some(i32::from(failed > 0)), "{}", err(output));
     findings
 }
@@ -103,6 +105,7 @@ fn everything_is_looked_at() {
 fn people_see_the_remedies() {
     let output = run(&["doctor"]);
     assert!(out(&output).contains("warn  client_socket"), "{}", out(&output));
+    assert!(out(&output).contains("source: connect(2) to the socket"), "{}", out(&output));
     assert!(out(&output).contains("remedy: start ktsnd"), "{}", out(&output));
 }
 
@@ -120,7 +123,11 @@ fn missing_rights_are_failures_with_remedies() {
         assert_eq!(named(&findings, name)["state"], "fail");
     }
     assert_eq!(named(&findings, "cap_sys_nice")["state"], "warn");
-    assert_eq!(named(&findings, "network_trials")["state"], "fail", "no namespace without CAP_SYS_ADMIN");
+    assert_eq!(
+        named(&findings, "network_trials")["state"],
+        "not known",
+        "no namespace without CAP_SYS_ADMIN"
+    );
     assert_eq!(output.status.code(), Some(1));
 }
 
@@ -200,6 +207,31 @@ fn a_full_disk_is_an_error_and_a_closed_pipe_is_none() {
     drop(reader);
     let output = ktsn().arg("doctor").stdout(writer).output().unwrap();
     assert_eq!((output.status.code(), err(&output).as_str()), (Some(0), ""));
+}
+
+/// A FIFO has no end that could be read: it is refused at once, by `run` as well.
+#[test]
+fn what_is_no_program_and_no_cpu_is_an_error_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo").display().to_string();
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let limited = |arguments: &[&str]| {
+        let mut command = Command::new("timeout");
+        command
+            .arg("60")
+            .arg(folder().join("ktsn"))
+            .args(arguments)
+            .env("KTSN_LIB", ktsn_tests::hook::library());
+        command.output().unwrap()
+    };
+    let output = limited(&["doctor", "--json", "--program", &fifo]);
+    let finding = named(&findings(&output), "program").clone();
+    assert_eq!(finding["state"], "fail");
+    assert!(finding["value"].as_str().unwrap().ends_with("fifo: no ordinary file"), "{finding}");
+    assert_eq!(limited(&["run", &fifo]).status.code(), Some(126));
+    let output = limited(&["doctor", "--rt", "4000"]);
+    assert_eq!((output.status.code(), out(&output).as_str()), (Some(2), ""));
+    assert!(err(&output).contains("--rt 4000: there is no such CPU online; there are 0"), "{}", err(&output));
 }
 
 #[test]

@@ -9,12 +9,14 @@ use std::process::{Command, Output};
 
 use ktsn_tests::cli::{err, folder, out, run};
 
-/// A directory with what `ktsn` and `ktsnd` write of this kind.
+/// A directory with what `ktsn`, `ktsn-bench` and `ktsnd` write of this kind.
 fn written(kind: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
-    let ktsn = run(&["generate", kind, place]);
-    assert!(ktsn.status.success(), "{}", err(&ktsn));
+    for program in ["ktsn", "ktsn-bench"] {
+        let output = Command::new(folder().join(program)).args(["generate", kind, place]).output().unwrap();
+        assert!(output.status.success(), "{program}: {}", err(&output));
+    }
     let ktsnd = Command::new(folder().join("ktsnd")).args(["--generate", kind, place]).output().unwrap();
     assert!(ktsnd.status.success(), "{}", err(&ktsnd));
     directory
@@ -24,12 +26,16 @@ fn names(directory: &Path) -> BTreeSet<String> {
     fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// The commands below these words, as `--help` lists them.
+/// The commands below these words, as `--help` lists them: without words also the laboratory's.
 fn commands(words: &[&str]) -> Vec<String> {
     let help = out(&run(&[words, &["--help"]].concat()));
+    [listed(&help, "Commands:"), listed(&help, "Laboratory (")].concat()
+}
+
+fn listed(help: &str, head: &str) -> Vec<String> {
     let listed = help
         .lines()
-        .skip_while(|line| *line != "Commands:")
+        .skip_while(|line| !line.starts_with(head))
         .skip(1)
         .take_while(|line| line.starts_with("  "));
     let name = |line: &str| line.strip_prefix("  ")?.split_whitespace().next().map(str::to_owned);
@@ -53,7 +59,10 @@ fn each_command_has_a_page_that_groff_reads_without_a_warning() {
     let directory = written("man");
     let mut expected = BTreeSet::from(["ktsnd.8".to_owned()]);
     expected_pages(&[], &mut expected);
-    assert!(expected.contains("ktsn-schedule-show.1"), "{expected:?}");
+    assert!(
+        expected.contains("ktsn-schedule-show.1") && expected.contains("ktsn-bench-container.1"),
+        "{expected:?}"
+    );
     assert_eq!(names(directory.path()), expected);
     for name in expected {
         let page = directory.path().join(&name);
@@ -91,9 +100,10 @@ fn a_page_says_what_the_help_says() {
 #[test]
 fn bash_completes_commands_and_flags() {
     let directory = written("completions");
+    let programs = ["ktsn", "ktsn-bench", "ktsnd"];
     let expected =
-        ["_ktsn", "_ktsnd", "ktsn.bash", "ktsn.fish", "ktsnd.bash", "ktsnd.fish"].map(str::to_owned);
-    assert_eq!(names(directory.path()), BTreeSet::from(expected));
+        programs.iter().flat_map(|one| [format!("_{one}"), format!("{one}.bash"), format!("{one}.fish")]);
+    assert_eq!(names(directory.path()), expected.collect());
     let complete = |program: &str, words: &str| {
         let script = format!(
             "source {}/{program}.bash && COMP_WORDS=({words}) && COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)) && \
@@ -106,6 +116,8 @@ fn bash_completes_commands_and_flags() {
     };
     assert_eq!(complete("ktsn", "ktsn sta"), "status\n");
     assert_eq!(complete("ktsn", "ktsn gen"), "\n", "a hidden command is not offered");
+    assert_eq!(complete("ktsn", "ktsn ben"), "bench\n", "the laboratory's commands are offered");
+    assert_eq!(complete("ktsn-bench", "ktsn-bench rt c"), "compare\n");
     assert_eq!(complete("ktsn", "ktsn schedule c"), "check\nconvert\n");
     assert_eq!(complete("ktsn", "ktsn talk --random"), "--random-gaps\n");
     assert_eq!(complete("ktsnd", "ktsnd --conf"), "--config\n");

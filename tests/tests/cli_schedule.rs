@@ -4,7 +4,7 @@
 #[allow(dead_code)]
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ktsn_tests::cli::{err, folder, ktsn, out, run};
 use ktsn_tests::faults::eventually;
@@ -70,12 +70,9 @@ impl Daemon {
             .spawn()
             .expect("ktsnd starts");
         let daemon = Self { child, dir: dir.to_owned() };
-        let begin = Instant::now();
-        while daemon.ask(&["status"]).status.code() != Some(0) {
-            let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
-            assert!(begin.elapsed() < SOON, "ktsnd does not serve: {log}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let log = || std::fs::read_to_string(dir.join("log")).unwrap_or_default();
+        let what = std::fmt::from_fn(|f| write!(f, "ktsnd serves: {}", log()));
+        eventually(what, SOON, || daemon.ask(&["status"]).status.success());
         daemon
     }
 
@@ -175,11 +172,15 @@ fn what_is_wrong_is_named_and_nothing_changes() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::in_new_namespace(dir.path());
     let before = daemon.gates();
-    let faulty = daemon.file("faulty.yaml", &TWO.replace("700us", "600us"));
+    let faulty = daemon.file("faulty.yaml", &TWO.replace("700us", "0us"));
+    // tc takes it.
+    let realtime = "tc qdisc replace dev va root taprio num_tc 1 queues 1@0 sched-entry S 1 1000000 clockid CLOCK_REALTIME";
+    let realtime = daemon.file("realtime.taprio", realtime);
     let fast = daemon.file("fast.yaml", &TWO.replace("1G", "10G"));
     let two = daemon.file("two.yaml", TWO);
     for (arguments, status, expected) in [
-        (&["apply", &faulty, "--port", "va"][..], 2, "faulty.yaml:9"),
+        (&["apply", &faulty, "--port", "va"][..], 2, "faulty.yaml:10"),
+        (&["apply", &realtime, "--port", "va"], 2, "clockid: found CLOCK_REALTIME, expected CLOCK_TAI"),
         (&["apply", "/nonexistent/file", "--port", "va"], 2, "/nonexistent/file"),
         (&["apply", &two, "--port", "vz"], 1, "no such port; ktsnd has: absent, va"),
         (&["apply", &fast, "--port", "va"], 1, "was made for 10000000000 bit/s, va has 1000000000"),
@@ -289,9 +290,7 @@ fn a_link_with_another_speed_is_noticed() {
     assert_eq!(daemon.gates()["link_speed"], 10_000_000_000_u64);
     let set = daemon.beside().args(["ethtool", "-s", "va", "speed", "100"]).status().unwrap();
     assert!(set.success());
-    let begin = Instant::now();
-    while daemon.gates()["link_speed"] != 100_000_000 {
-        assert!(begin.elapsed() < SOON, "{}", daemon.gates()["link_speed"]);
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let speed = || daemon.gates()["link_speed"].clone();
+    let what = std::fmt::from_fn(|f| write!(f, "the speed is 100 Mbit/s: {}", speed()));
+    eventually(what, SOON, || speed() == 100_000_000);
 }

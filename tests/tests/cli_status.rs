@@ -17,7 +17,7 @@ fn each_way_of_not_being_there_has_its_remedy() {
     std::fs::write(at("file"), "").unwrap();
     drop(UnixListener::bind(at("stale/ktsnd.sock")).unwrap());
     // A child that another test starts has it open until it runs its program.
-    let is_stale = || UnixStream::connect(at("stale/ktsnd.sock")).is_err().then_some(());
+    let is_stale = || UnixStream::connect(at("stale/ktsnd.sock")).is_err();
     eventually("nothing listens", Duration::from_secs(20), is_stale);
     for (name, expected) in [
         ("missing", "does not exist"),

@@ -58,15 +58,8 @@ impl Terminal {
     }
 
     fn shows(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
-        let deadline = std::time::Instant::now() + SOON;
-        loop {
-            let screen = self.screen();
-            if is_so(&screen) {
-                return screen;
-            }
-            assert!(std::time::Instant::now() < deadline, "{what}: the screen is\n{screen}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let shown = std::fmt::from_fn(|f| write!(f, "{what}: the screen is\n{}\n", self.screen()));
+        eventually(shown, SOON, || Some(self.screen()).filter(|screen| is_so(screen)))
     }
 
     fn press(&mut self, keys: &[u8]) {

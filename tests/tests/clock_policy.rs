@@ -79,15 +79,15 @@ fn drop_is_for_what_depends_on_tai() {
     eventually("they are dropped", SOON, || {
         let now = daemon.control().counters(NAME);
         let dropped = |word| reason(&now.dropped, word) - reason(&before.dropped, word);
-        (dropped("unsynchronised") + dropped("daemon_absent") == 5).then_some(())
+        dropped("unsynchronised") + dropped("daemon_absent") == 5
     });
     talk(&daemon, &bed.pod_a, POD_B, 3, "clock=1 count=5");
-    eventually("MONOTONIC is not concerned", SOON, || (tap.of(3).len() >= 4).then_some(()));
+    eventually("MONOTONIC is not concerned", SOON, || tap.of(3).len() >= 4);
     assert!(tap.of(2).is_empty());
     tool.say(true);
     assert_eq!(clock(&daemon, true).transitions, 2);
     talk(&daemon, &bed.pod_a, POD_B, 4, "clock=11 count=5");
-    eventually("TAI is good again", SOON, || (tap.of(4).len() >= 4).then_some(()));
+    eventually("TAI is good again", SOON, || tap.of(4).len() >= 4);
     let log = daemon.log();
     let told = |text: &str| log.lines().filter(|line| line.contains(text)).count();
     assert_eq!((told("the clock is good"), told("the clock is not good")), (2, 1), "{log}");
@@ -103,7 +103,7 @@ fn hold_sends_when_the_clock_is_good() {
     let _talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, keys);
     // Behind them in time, and by the other clock.
     talk(&daemon, &bed.pod_a, POD_B, 2, "clock=1 count=3 burst=1 lead_us=2000000");
-    eventually("MONOTONIC passes them", SOON, || (tap.of(2).len() >= 2).then_some(()));
+    eventually("MONOTONIC passes them", SOON, || tap.of(2).len() >= 2);
     assert!(tap.of(1).is_empty());
     tool.say(true);
     clock(&daemon, true);
@@ -111,6 +111,6 @@ fn hold_sends_when_the_clock_is_good() {
         let now = daemon.control().counters(NAME);
         assert_eq!(reason(&now.dropped, "unsynchronised"), 0, "{now:?}");
         let others = ["missed", "overrun", "daemon_absent"].map(|word| reason(&now.dropped, word));
-        (tap.of(1).len() as u64 + others.iter().sum::<u64>() >= 4).then_some(())
+        tap.of(1).len() as u64 + others.iter().sum::<u64>() >= 4
     });
 }

@@ -123,7 +123,7 @@ fn timed_streams_by_two_uplinks_beside_best_effort_traffic_of_the_same_pod() {
     let talkers = [(1, POD_B, ""), (2, FAR1, ""), (3, POD_B, " priority=5")]
         .map(|(sender, to, more)| Talker::start(&daemon, &bed.pod_a, to, sender, &format!("{keys}{more}")));
     eventually("all three talk", SOON, || {
-        (!first.of(1).is_empty() && !other.of(2).is_empty() && !first.of(3).is_empty()).then_some(())
+        !first.of(1).is_empty() && !other.of(2).is_empty() && !first.of(3).is_empty()
     });
     let client = within(&bed.pod_a, || TcpStream::connect((POD_B, PORTS[1])).expect("a connection"));
     let (accepted, _) = server.accept().expect("a connection");

@@ -80,11 +80,14 @@ fn a_program_s_datagrams_leave_on_time_by_a_port_of_dpdk() {
 }
 
 #[test]
-fn a_device_that_dpdk_does_not_have_ends_the_start_with_its_name() {
+fn a_device_that_dpdk_does_not_have_is_named_and_waited_for() {
     let (bed, folder) = (Bed::new(), tempfile::tempdir().expect("folder"));
     let program = ktsnd(folder.path());
-    let daemon = prepared(&bed, &program, "net_af_packet0,iface=none-such");
-    let (status, said) = daemon.fails(&mut daemon.command());
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("iface=none-such"), "{said}");
+    let mut daemon = prepared(&bed, &program, "net_af_packet0,iface=none-such");
+    daemon.spawn();
+    let health = daemon.control().health().expect("health");
+    let warning = health.warnings.iter().find(|text| text.contains("is not attached"));
+    assert!(warning.is_some_and(|text| text.contains("iface=none-such")), "{health:?}");
+    assert!(daemon.control().list().attachments.is_empty());
+    assert_eq!(daemon.terminate(SOON), Some(0), "{}", daemon.log());
 }

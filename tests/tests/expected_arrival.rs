@@ -66,7 +66,7 @@ impl Client {
     }
 
     fn wait_for_grant(&self, what: &str, share: u32) {
-        eventually(what, SOON, || (self.grant() == share).then_some(()));
+        eventually(what, SOON, || self.grant() == share);
     }
 }
 
@@ -152,7 +152,7 @@ fn shares_follow_use() {
     let run_dir = daemon.run_dir();
     let own = Client::new(run_dir, &bed.pod_a);
     let mut other = Process::new(run_dir, &bed.pod_a);
-    eventually("half of the cap is one process's", SOON, || (other.grant() == 100).then_some(()));
+    eventually("half of the cap is one process's", SOON, || other.grant() == 100);
     assert_eq!(own.grant(), 0, "a process without a listener has no share");
     let listener = own.claim(7000);
     own.wait_for_grant("two processes have a half each", 100);
@@ -162,16 +162,16 @@ fn shares_follow_use() {
     again.claim(7002);
     again.wait_for_grant("both regions of a process hold its share", 100);
     let mut third = Process::new(run_dir, &bed.pod_a);
-    eventually("three processes", SOON, || (third.grant() == 66 && other.grant() == 66).then_some(()));
+    eventually("three processes", SOON, || third.grant() == 66 && other.grant() == 66);
     own.wait_for_grant("the third as well", 66);
     let shown = receive(&daemon);
     assert_eq!((shown.processes, shown.granted_permille), (3, 198));
     drop(again);
     own.receive().free(listener);
     own.wait_for_grant("no listener, no share", 0);
-    eventually("two are left", SOON, || (other.grant() == 100).then_some(()));
+    eventually("two are left", SOON, || other.grant() == 100);
     drop(third);
-    eventually("one is left", SOON, || (receive(&daemon).processes == 1).then_some(()));
+    eventually("one is left", SOON, || receive(&daemon).processes == 1);
     assert_eq!(other.grant(), 100, "never more than half of the cap");
 }
 
@@ -233,7 +233,7 @@ fn listeners_after_four(bed: &Bed, daemon: &Daemon, period: Option<&str>) -> usi
     let listeners = client.listeners.len();
     drop(program.0.stdin.take());
     assert!(program.0.wait().expect("the program").success());
-    eventually("its end", SOON, || (daemon.clients() == 0).then_some(()));
+    eventually("its end", SOON, || daemon.clients() == 0);
     listeners
 }
 
@@ -288,7 +288,7 @@ fn counts_are_shown_and_kept() {
     client.receive().add(listener, ReceiveCount::Hit, 1);
     drop(client);
     let more = v1::ReceiveCounts { hit: 91, ..expected };
-    eventually("the client's end", SOON, || (daemon.clients() == 0).then_some(()));
+    eventually("the client's end", SOON, || daemon.clients() == 0);
     assert_eq!(receive(&daemon).counts, Some(more));
     daemon.control().detach(NAME).expect("detached");
     let detached = daemon.control().statistics_of("").expect("statistics").detached.expect("sums");

@@ -43,7 +43,7 @@ fn a_stream_beside_attachments_that_come_and_go() {
     let pods = Crowd::new(&bed, PODS);
     let keys = format!("count={COUNT} period_us=1000 lead_us=50000 priority=6");
     let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, &keys);
-    eventually("it talks", SOON, || (!tap.of(1).is_empty()).then_some(()));
+    eventually("it talks", SOON, || !tap.of(1).is_empty());
     let over = AtomicBool::new(false);
     let rounds = std::thread::scope(|scope| {
         let churn = scope.spawn(|| {

@@ -294,7 +294,7 @@ fn a_full_disk() {
     std::fs::remove_file(disk.0.path().join("rest")).expect("room");
     let is_saved =
         || !daemon.control().health().expect("health").warnings.iter().any(|w| w.contains("state file"));
-    eventually("the state file is written", SOON, || is_saved().then_some(()));
+    eventually("the state file is written", SOON, is_saved);
     daemon.kill();
     daemon.spawn();
     assert_eq!(names(&daemon), ["pod-a", "pod-q"]);

@@ -25,9 +25,9 @@ fn hear(socket: &UdpSocket) -> usize {
 }
 
 fn bypassed(daemon: &Daemon, word: &str, count: u64) {
-    eventually(&format!("{count} {word}"), SOON, || {
+    eventually(format!("{count} {word}"), SOON, || {
         let counters = daemon.control().counters(NAME);
-        (reason(&counters.bypassed, word) == count).then_some(())
+        reason(&counters.bypassed, word) == count
     });
 }
 
@@ -182,7 +182,7 @@ fn a_missing_neighbour_is_found() {
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed).by_clock()]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "clock=1 count=2000");
-    eventually("frames", SOON, || (tap.of(1).len() > 100).then_some(()));
+    eventually("frames", SOON, || tap.of(1).len() > 100);
     bed.run(&format!("ip -n {} neigh flush dev {UPLINK}", bed.host_a));
     let (values, errors) = talker.finish();
     assert_eq!((values["failed"], values["sent"]), (0, 2000), "{errors}");

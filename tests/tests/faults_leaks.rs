@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
 use ktsn_tests::faults::control::with;
@@ -155,31 +155,22 @@ fn end(bed: &Bed, daemon: &Daemon, pods: &Crowd, all_detached: bool) {
     if !all_detached {
         bed.run(&format!("ip -n {} -batch - <<'E'\n{links}E\nip -batch - <<'E'\n{spaces}E\n", bed.host_a));
     }
-    eventually("all but one are gone", SOON, || (control.list().attachments.len() == 1).then_some(()));
+    eventually("all but one are gone", SOON, || control.list().attachments.len() == 1);
 }
 
 /// Waits until [`held`] is what it was before.
 fn released(what: &str, before: &Held, bed: &Bed, daemon: &Daemon) {
-    let began = Instant::now();
-    loop {
+    let what = std::fmt::from_fn(|f| {
         let now = held(bed, daemon);
-        if now.is_as(before) {
-            return;
-        }
         let more: Vec<_> = now.network.symmetric_difference(&before.network).collect();
         let files: Vec<_> = now.run_dir.symmetric_difference(&before.run_dir).collect();
-        assert!(
-            began.elapsed() < SOON,
+        write!(
+            f,
             "{what}: descriptors {:?} → {:?}, threads {:?} → {:?}, ports {} → {}; files {files:?}; network {more:?}",
-            before.descriptors,
-            now.descriptors,
-            before.threads,
-            now.threads,
-            before.ports,
-            now.ports
-        );
-        std::thread::sleep(Duration::from_millis(100));
-    }
+            before.descriptors, now.descriptors, before.threads, now.threads, before.ports, now.ports
+        )
+    });
+    eventually(what, SOON, || held(bed, daemon).is_as(before));
 }
 
 /// Two hundred in two rounds: what the first one leaves is the allocator's, which keeps it for the second; that one leaves nothing.
@@ -188,7 +179,7 @@ fn two_hundred_attachments_come_and_go() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[daemon::Attachment::pod_a(&bed)]);
     talk(&daemon, &bed.pod_a, POD_B, 1, "count=5");
-    eventually("no client is left", SOON, || (daemon.clients() == 0).then_some(()));
+    eventually("no client is left", SOON, || daemon.clients() == 0);
     let bare = held(&bed, &daemon);
     let own = bpf_objects(&daemon);
     let pods = Crowd::new(&bed, PODS);
@@ -208,7 +199,7 @@ fn two_hundred_attachments_come_and_go() {
     end(&bed, &daemon, &pods, false);
     drop((clients, pods));
     released("deleted", &bare, &bed, &daemon);
-    eventually("the kernel has nothing of them", SOON, || (!objects.iter().any(is_known)).then_some(()));
+    eventually("the kernel has nothing of them", SOON, || !objects.iter().any(is_known));
     let last = daemon.resident_kib();
     println!("resident after one round {after} KiB, at most {most} KiB, after two {last} KiB");
     assert!(last <= after + GROWTH_KIB, "{after} KiB after one round, {last} KiB after two");

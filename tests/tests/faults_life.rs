@@ -18,7 +18,7 @@ fn run(bed: &Bed, daemon: &Daemon, script: &str) -> BTreeMap<String, i64> {
     let script = format!("defaults to={POD_B},9 tx=tai:+200000000\n{script}");
     let mut command = hook::scenario(Libc::Gnu, daemon.run_dir(), &script, 9);
     let values = hook::values(&within(&bed.pod_a, || command.output()).expect("program"));
-    eventually("no client is left", SOON, || (daemon.clients() == 0).then_some(()));
+    eventually("no client is left", SOON, || daemon.clients() == 0);
     values
 }
 

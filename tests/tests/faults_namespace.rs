@@ -12,9 +12,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// Waits until `left` attachments are left.
 fn released(daemon: &Daemon, left: usize) {
-    eventually("the attachment is gone", SOON, || {
-        (daemon.control().list().attachments.len() == left).then_some(())
-    });
+    eventually("the attachment is gone", SOON, || daemon.control().list().attachments.len() == left);
 }
 
 fn pod_q(bed: &Bed) -> Attachment {
@@ -30,15 +28,15 @@ fn a_namespace_is_deleted_under_traffic() {
     let tap = Tap::open(&bed.host_b, UPLINK);
     let other = Talker::start(&daemon, &bed.pod_q, POD_B, 1, "count=3000");
     let mut doomed = Talker::start(&daemon, &bed.pod_a, POD_B, 2, "count=100000 lead_us=500000");
-    eventually("traffic", SOON, || (tap.of(2).len() > 100 && tap.of(1).len() > 100).then_some(()));
+    eventually("traffic", SOON, || tap.of(2).len() > 100 && tap.of(1).len() > 100);
     assert!(bed.has_link("pod5"));
     doomed.child().kill().expect("kill");
     bed.delete(&bed.pod_a);
     drop(doomed);
     released(&daemon, 1);
-    eventually("its port is gone", SOON, || (daemon.control().list().ports.len() == 2).then_some(()));
+    eventually("its port is gone", SOON, || daemon.control().list().ports.len() == 2);
     // Nobody holds the namespace; how long the kernel takes to clear up is its own affair.
-    eventually("the host's end of the interface is gone", SOON, || (!bed.has_link("pod5")).then_some(()));
+    eventually("the host's end of the interface is gone", SOON, || !bed.has_link("pod5"));
     let (values, errors) = other.finish();
     assert_eq!(values["failed"], 0, "{errors}");
     assert_eq!(tap.wait(1, 3000, SOON).len(), 3000);
@@ -61,7 +59,7 @@ fn a_namespace_is_deleted_under_traffic() {
         sender += 1;
         talk(&daemon, &bed.pod_a, POD_B, sender, "count=20");
         let second = Duration::from_secs(1);
-        (!tap.wait(sender, 1, second).is_empty()).then_some(())
+        !tap.wait(sender, 1, second).is_empty()
     });
 }
 
@@ -72,7 +70,7 @@ fn an_interface_is_removed() {
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed), pod_q(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     let doomed = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=100000");
-    eventually("traffic", SOON, || (tap.of(1).len() > 50).then_some(()));
+    eventually("traffic", SOON, || tap.of(1).len() > 50);
     bed.run(&format!("ip -n {} link del pod5", bed.host_a));
     released(&daemon, 1);
     arrive(&daemon, &tap, &bed.pod_q, POD_B, 2, 20);
@@ -86,10 +84,10 @@ fn the_uplink_goes_down_and_comes_back() {
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     let mut talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=60000 last=500");
-    eventually("traffic", SOON, || (tap.of(1).len() > 100).then_some(()));
+    eventually("traffic", SOON, || tap.of(1).len() > 100);
     bed.run(&format!("ip -n {} link set {UPLINK} down", bed.host_a));
     let dropped = || daemon.control().counters(NAME).dropped.values().sum::<u64>();
-    eventually("frames are dropped", SOON, || (dropped() > 100).then_some(()));
+    eventually("frames are dropped", SOON, || dropped() > 100);
     bed.run(&format!("ip -n {} link set {UPLINK} up", bed.host_a));
     let down_until = tap.of(1).len();
     talker.go();

@@ -39,12 +39,12 @@ fn what_a_policy_forbids_is_dropped_and_counted() {
     let mut daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
     let tap = Tap::open(&bed.host_b, UPLINK);
     let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=60000 period_us=1000 lead_us=2000");
-    eventually("sent", SOON, || (counts(&daemon).0 > 100).then_some(()));
+    eventually("sent", SOON, || counts(&daemon).0 > 100);
     let unknown = daemon.control().set_policies(vec![restricted(NAME, &[]), free("nobody's")]).expect("set");
     assert_eq!(unknown, ["nobody's"]);
-    eventually("dropped", SOON, || (counts(&daemon).1 > 100).then_some(()));
+    eventually("dropped", SOON, || counts(&daemon).1 > 100);
     let sent = counts(&daemon).0;
-    eventually("more dropped", SOON, || (counts(&daemon).1 > 300).then_some(()));
+    eventually("more dropped", SOON, || counts(&daemon).1 > 300);
     assert_eq!((counts(&daemon).0, counts(&daemon).2), (sent, 0), "none leaves, none is the kernel's");
     let shown = daemon.control().list().attachments.remove(0).policy.expect("shown");
     assert_eq!(shown, restricted(NAME, &[]));
@@ -54,15 +54,15 @@ fn what_a_policy_forbids_is_dropped_and_counted() {
     daemon.control().set_policies(vec![restricted(NAME, &["10.244.1.64/26"])]).expect("set");
     talk(&daemon, &bed.pod_a, "10.244.1.77", 3, "count=10");
     assert_eq!((tap.wait(3, 10, SOON).len(), tap.of(2).len()), (10, 0));
-    eventually("counted", SOON, || (counts(&daemon).0 == sent + 10).then_some(()));
+    eventually("counted", SOON, || counts(&daemon).0 == sent + 10);
     // A killed daemon forgets no policy: not one frame leaves before the agent says it again.
     let before = tap.of(1).len();
     daemon.kill();
     daemon.spawn();
-    eventually("dropped again", SOON, || (counts(&daemon).1 > 100).then_some(()));
+    eventually("dropped again", SOON, || counts(&daemon).1 > 100);
     assert_eq!((counts(&daemon).0, tap.of(1).len()), (0, before));
     daemon.control().set_policies(vec![free(NAME)]).expect("set");
-    eventually("sent again", SOON, || (counts(&daemon).0 > 100).then_some(()));
+    eventually("sent again", SOON, || counts(&daemon).0 > 100);
     assert!(daemon.control().list().attachments.remove(0).policy.is_none());
     let log = daemon.log();
     assert!(
@@ -90,7 +90,7 @@ fn a_policy_about_what_arrives_closes_the_ingress_fast_path() {
     let counted = || receiving.control().counters("pod-b").ingress.expect("ingress is short");
     talk(&sending, &bed.pod_a, POD_B, 1, "count=50 lead_us=100000");
     assert_eq!(tap.wait(1, 50, SOON).len(), 50);
-    eventually("all are counted", SOON, || (counted().taken == 50).then_some(()));
+    eventually("all are counted", SOON, || counted().taken == 50);
     let closed = AttachmentPolicy { ingress_blocked: true, reason: "in".to_owned(), ..free("pod-b") };
     receiving.control().set_policies(vec![closed]).expect("set");
     assert!(counted().idle.contains("a network policy"), "{:?}", counted());
@@ -100,7 +100,7 @@ fn a_policy_about_what_arrives_closes_the_ingress_fast_path() {
     assert_eq!(counted().idle, "");
     talk(&sending, &bed.pod_a, POD_B, 3, "count=50 lead_us=100000");
     assert_eq!(tap.wait(3, 50, SOON).len(), 50);
-    eventually("all are counted", SOON, || (counted().taken == 100).then_some(()));
+    eventually("all are counted", SOON, || counted().taken == 100);
 }
 
 /// Nothing is half in force: a request with a fault changes nothing. And who said that policies may be skipped is left alone.
@@ -163,7 +163,7 @@ fn a_policy_that_cannot_be_kept_takes_away_all_the_same() {
         assert_eq!(shown(&mut control), tight().pop());
     }
     talk(&daemon, &bed.pod_a, POD_B, 1, "count=10");
-    eventually("dropped", SOON, || (counts(&daemon) == (0, 10, 0)).then_some(()));
+    eventually("dropped", SOON, || counts(&daemon) == (0, 10, 0));
     // Neither is it lifted, nor does it permit more.
     control.set_policies(vec![free(NAME)]).expect_err("not kept");
     assert_eq!(shown(&mut control), tight().pop());

@@ -63,7 +63,7 @@ fn a_babbling_tenant_is_held_to_its_meter() {
     assert_eq!(order, (0..400).collect::<Vec<_>>(), "{:?}", daemon.control().counters(NAME));
     assert!(good.iter().all(|arrival| arrival.after_ns >= 0), "{good:?}");
 
-    eventually("all is taken", SOON, || (daemon.control().counters(BABBLER).taken == 20_000).then_some(()));
+    eventually("all is taken", SOON, || daemon.control().counters(BABBLER).taken == 20_000);
     let counters = eventually("nothing waits", SOON, || {
         let counters = daemon.control().counters(BABBLER);
         (counters.sent + reason(&counters.dropped, "policed") == 20_000).then_some(counters)
@@ -106,7 +106,7 @@ fn a_stream_gate_moves_a_flow_to_another_class_and_stops_another_one() {
     // The first datagram may find no neighbour yet.
     eventually("a neighbour", SOON, || {
         talk(&daemon, &bed.pod_q, POD_A, 103, "count=1");
-        (!near.of(103).is_empty()).then_some(())
+        !near.of(103).is_empty()
     });
     talk(&daemon, &bed.pod_q, POD_A, 3, "count=10 priority=6 lead_us=300000");
     assert_eq!(tap.wait(1, 10, SOON).len(), 10);

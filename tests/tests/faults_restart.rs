@@ -24,9 +24,10 @@ fn killed_and_started_again() {
     // It lasts until the daemon is found again, however long that takes.
     let keys = "count=60000 last=500 lead_us=100000";
     let mut talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, keys);
-    eventually("traffic", SOON, || (tap.of(1).len() > 500).then_some(()));
+    eventually("traffic", SOON, || tap.of(1).len() > 500);
     daemon.kill();
     let killed = tai_now();
+    // The program sends while no ktsnd runs.
     std::thread::sleep(Duration::from_millis(500));
     let restarted = tai_now();
     daemon.spawn();
@@ -89,7 +90,7 @@ fn a_program_is_found_by_a_later_daemon() {
     daemon.kill();
     let keys = "count=600 period_us=10000 lead_us=1000000";
     let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, keys);
-    eventually("the kernel's frames", SOON, || (tap.of(1).len() > 5).then_some(()));
+    eventually("the kernel's frames", SOON, || tap.of(1).len() > 5);
     daemon.spawn();
     let (values, errors) = talker.finish();
     assert_eq!((values["failed"], values["sent"]), (0, 600), "{errors}");
@@ -113,7 +114,7 @@ fn a_late_answer_is_used() {
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("signal");
     let keys = "count=21 burst=1 lead_us=8000000 period_us=1000 settle_ms=3000";
     let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, keys);
-    eventually("the kernel's frame", SOON, || (tap.of(1).len() == 1).then_some(()));
+    eventually("the kernel's frame", SOON, || tap.of(1).len() == 1);
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("signal");
     let (values, errors) = talker.finish();
     assert_eq!((values["failed"], values["sent"]), (0, 21), "{errors}");
@@ -132,14 +133,14 @@ fn again_and_again() {
     let mut talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=100000 lead_us=5000");
     for round in 0..10 {
         let before = tap.of(1).len();
-        eventually("traffic", SOON, || (tap.of(1).len() > before + 20).then_some(()));
+        eventually("traffic", SOON, || tap.of(1).len() > before + 20);
         daemon.kill();
         // Also within the time in which the program looks for it.
         std::thread::sleep(Duration::from_millis(round * 30));
         daemon.spawn();
     }
     let before = tap.of(1).len();
-    eventually("traffic", SOON, || (tap.of(1).len() > before + 20).then_some(()));
+    eventually("traffic", SOON, || tap.of(1).len() > before + 20);
     assert!(talker.child().try_wait().expect("talker").is_none(), "the program died");
     assert!(tap.early().is_empty(), "{:?}", tap.early());
     assert_eq!(daemon.clients(), 1);

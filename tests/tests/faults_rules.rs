@@ -28,7 +28,7 @@ fn a_rule_about_the_pod_refuses_its_attachment() {
     let mut control = daemon.control();
     let model = control.list().attachments[0].fields();
     control.detach(NAME).expect("detach");
-    eventually("its client is gone", SOON, || (daemon.clients() == 0).then_some(()));
+    eventually("its client is gone", SOON, || daemon.clients() == 0);
     nft(&format!("add rule inet rules forward ip saddr {POD_A} udp dport 7788 drop"));
     // Rules are read again when they are a second old.
     std::thread::sleep(Duration::from_millis(1100));
@@ -38,7 +38,7 @@ fn a_rule_about_the_pod_refuses_its_attachment() {
     let text = refused.message();
     assert!(text.contains("allow_policy_bypass: false") && text.contains(POD_A), "{text}");
     eventually("nothing is held of it", SOON, || {
-        (daemon.descriptors() <= before.0 && control.list().ports.len() == before.1).then_some(())
+        daemon.descriptors() <= before.0 && control.list().ports.len() == before.1
     });
     assert!(control.list().attachments.is_empty());
     let willing = with(model, &json!({ "allow_policy_bypass": true }));
@@ -121,7 +121,7 @@ fn closed(daemon: &Daemon, name: &str) -> Option<String> {
 fn until_sent(daemon: &Daemon, name: &str, sent: u64, dropped: u64) {
     eventually("counted", SOON, || {
         let counters = daemon.control().counters(name);
-        ((counters.sent, reason(&counters.dropped, "network_policy")) == (sent, dropped)).then_some(())
+        (counters.sent, reason(&counters.dropped, "network_policy")) == (sent, dropped)
     });
 }
 
@@ -139,7 +139,7 @@ fn attachments_are_taken_up_closed_while_rules_cannot_be_read() {
     talk(&daemon, &bed.pod_a, POD_B, 1, "count=20");
     until_sent(&daemon, NAME, 0, 20);
     tools.set("true");
-    eventually("opened", SOON, || closed(&daemon, NAME).is_none().then_some(()));
+    eventually("opened", SOON, || closed(&daemon, NAME).is_none());
     // The same one by the control API, and so in the state file.
     let mut control = daemon.control();
     let model = control.list().attachments[0].fields();
@@ -172,7 +172,7 @@ fn attachments_are_taken_up_closed_while_rules_cannot_be_read() {
     tools.set("true");
     eventually("opened as far as the policy lets it", SOON, || {
         let policy = daemon.control().list().attachments.remove(0).policy.expect("a policy");
-        (policy.reason == "a policy").then_some(())
+        policy.reason == "a policy"
     });
     talk(&daemon, &bed.pod_a, POD_B, 3, "count=20");
     talk(&daemon, &bed.pod_a, "10.244.1.77", 4, "count=20");
@@ -199,7 +199,7 @@ fn a_start_waits_once_for_tools_that_hang() {
     assert_eq!(std::fs::read_to_string(&asked).expect("asked").lines().count(), 2);
     tools.set("true");
     for name in [NAME, "pod-q"] {
-        eventually("opened", 3 * SOON, || closed(&daemon, name).is_none().then_some(()));
+        eventually("opened", 3 * SOON, || closed(&daemon, name).is_none());
     }
 }
 
@@ -220,7 +220,7 @@ fn a_rule_that_came_later_is_met_after_a_restart_too() {
     daemon.kill();
     daemon.spawn();
     until_rules(&daemon, 1);
-    eventually("opened", SOON, || closed(&daemon, NAME).is_none().then_some(()));
+    eventually("opened", SOON, || closed(&daemon, NAME).is_none());
     talk(&daemon, &bed.pod_a, POD_B, 1, "count=20");
     talk(&daemon, &bed.pod_a, "10.244.1.77", 2, "count=20");
     until_counted(&daemon, (20, 20));
@@ -239,7 +239,7 @@ fn counts(daemon: &Daemon) -> (u64, u64) {
 
 /// Waits until the daemon has counted these frames: a program's last ones may be in its ring when it ends.
 fn until_counted(daemon: &Daemon, expected: (u64, u64)) {
-    eventually("all frames are counted", SOON, || (counts(daemon) == expected).then_some(()));
+    eventually("all frames are counted", SOON, || counts(daemon) == expected);
 }
 
 fn until_rules(daemon: &Daemon, count: usize) -> Vec<RuleState> {
@@ -253,7 +253,7 @@ fn until_rules(daemon: &Daemon, count: usize) -> Vec<RuleState> {
 fn a_rule_is_followed(bed: &Bed, appears: &str, goes: &str) {
     let daemon = Daemon::start(bed, &[Attachment::pod_a(bed)]);
     let talker = Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=30000 period_us=1000 lead_us=100000");
-    eventually("taken", 12 * SOON, || (counts(&daemon).0 > 100).then_some(()));
+    eventually("taken", 12 * SOON, || counts(&daemon).0 > 100);
     assert_eq!(rules(&daemon), (Vec::new(), 0));
     bed.run(&format!("ip netns exec {} {appears}", bed.host_a));
     let found = until_rules(&daemon, 1);
@@ -261,14 +261,14 @@ fn a_rule_is_followed(bed: &Bed, appears: &str, goes: &str) {
         (found[0].destinations.as_slice(), found[0].is_arrival),
         (&[format!("{POD_B}/32")][..], false)
     );
-    eventually("left to the kernel", SOON, || (counts(&daemon).1 > 100).then_some(()));
+    eventually("left to the kernel", SOON, || counts(&daemon).1 > 100);
     let taken = counts(&daemon).0;
     // Other destinations of the same peer are taken as before.
     talk(&daemon, &bed.pod_a, "10.244.1.77", 2, "count=10");
-    eventually("taken as before", SOON, || (counts(&daemon).0 == taken + 10).then_some(()));
+    eventually("taken as before", SOON, || counts(&daemon).0 == taken + 10);
     bed.run(&format!("ip netns exec {} {goes}", bed.host_a));
     until_rules(&daemon, 0);
-    eventually("taken again", SOON, || (counts(&daemon).0 > taken + 110).then_some(()));
+    eventually("taken again", SOON, || counts(&daemon).0 > taken + 110);
     assert_eq!(rules(&daemon).1, 1, "counted");
     let log = daemon.log();
     assert_eq!(log.matches("has a rule about its datagrams").count(), 1, "told once: {log}");
@@ -313,6 +313,7 @@ fn a_rule_is_skipped_knowingly_and_costs_nothing_when_nobody_asks() {
     let bed = Bed::new();
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed).with("allow_policy_bypass = true")]);
     bed.run(&format!("ip netns exec {} iptables -A FORWARD -s {POD_A} -p udp --dport 9 -j DROP", bed.host_a));
+    // Rules that are followed are read again when they are a second old.
     std::thread::sleep(Duration::from_secs(2));
     talk(&daemon, &bed.pod_a, POD_B, 1, "count=20");
     until_counted(&daemon, (20, 0));
@@ -335,7 +336,7 @@ fn a_tool_that_hangs_is_named_and_ended() {
     tools
         .set(&format!("test $(basename $0) != nft || {{ echo $$ >> {}; exec sleep 1000; }}", hung.display()));
     nft("flush chain inet rules forward");
-    eventually("it is named", 2 * SOON, || daemon.log().contains("nft did not end within 10s").then_some(()));
+    eventually("it is named", 2 * SOON, || daemon.log().contains("nft did not end within 10s"));
     let first = std::fs::read_to_string(&hung).expect("hung").lines().next().expect("one").to_owned();
     assert!(!std::path::Path::new(&format!("/proc/{first}")).exists(), "it was ended");
     assert_eq!(rules(&daemon).0.len(), 1, "what was read last holds");

@@ -2,9 +2,13 @@
 //! Starts that must fail: each says what is wrong, where, and what to do.
 
 use std::process::Command;
+use std::time::Duration;
 
-use ktsn_tests::faults::bed::{Bed, within};
+use ktsn_tests::faults::bed::{Bed, UPLINK, within};
 use ktsn_tests::faults::daemon::{Attachment, Daemon, binary, configuration, port};
+use ktsn_tests::faults::eventually;
+
+const SOON: Duration = Duration::from_secs(20);
 
 /// Exit status for a wrong configuration or command line.
 const WRONG: Option<i32> = Some(2);
@@ -89,43 +93,81 @@ fn wrong_command_lines() {
     }
 }
 
-/// What an attachment names must be there.
+/// What an attachment of the configuration names may be missing: ktsnd serves the others, says so, and attaches it once it can.
 #[test]
 fn missing_devices_and_namespaces() {
     let bed = Bed::new();
     let pod = Attachment::pod_a(&bed);
+    let other = Attachment { name: "pod-q".to_owned(), namespace: bed.pod_q.clone(), ..pod.clone() };
     let text = configuration(std::slice::from_ref(&pod));
-    for (from, to, parts) in [
-        (bed.pod_a.as_str(), "ktsnf-none", ["attachment pod-a", "attachment.interface", "ktsnf-none"]),
+    for (from, to, parts, remedy) in [
+        (
+            bed.pod_a.as_str(),
+            "ktsnf-none",
+            ["attachment pod-a", "attachment.interface", "ktsnf-none"],
+            String::new(),
+        ),
         (
             "interface = \"eth0\"",
             "interface = \"eth7\"",
             ["attachment pod-a", "attachment.interface", "eth7"],
+            format!("ip -n {} link add eth7 type veth peer name eth8", bed.pod_a),
         ),
-        ("uplink = \"uplink\"", "uplink = \"up7\"", ["attachment pod-a", "attachment.uplink", "up7"]),
+        (
+            "uplink = \"uplink\"",
+            "uplink = \"up7\"",
+            ["attachment pod-a", "attachment.uplink", "up7"],
+            format!("ip -n {} link add up7 type veth peer name up8", bed.host_a),
+        ),
         (
             "local = \"192.168.50.1\"",
             "device = \"vx7\", local = \"192.168.50.1\"",
             ["attachment pod-a", "overlay", "vx7"],
+            String::new(),
+        ),
+        // Without a default route nobody knows which device is meant.
+        (
+            "uplink = \"uplink\"\n",
+            "",
+            ["attachment pod-a", "attachment.uplink", "default route"],
+            String::new(),
         ),
     ] {
         assert!(text.contains(from), "{from}");
-        let daemon = Daemon::prepare(&bed.host_a, &text.replace(from, to));
-        let (code, errors) = daemon.fails(&mut daemon.command());
-        assert_eq!(code, FAILED, "{errors}");
-        let last = errors.lines().last().unwrap_or_default();
+        let mut daemon = Daemon::prepare(&bed.host_a, &format!("{}{}", text.replace(from, to), other.toml()));
+        daemon.spawn();
+        let names = |daemon: &Daemon| -> Vec<String> {
+            daemon.control().list().attachments.into_iter().map(|attached| attached.name).collect()
+        };
+        assert_eq!(names(&daemon), ["pod-q"], "{}", daemon.log());
+        let health = daemon.control().health().expect("health");
+        let warning = health.warnings.iter().find(|text| text.contains("is not attached"));
         for part in parts {
-            assert!(last.contains(part), "{part:?} is not in {last}");
+            assert!(
+                health.serving && warning.is_some_and(|text| text.contains(part)),
+                "{part:?}: {health:?}"
+            );
+        }
+        if !remedy.is_empty() {
+            bed.run(&remedy);
+            eventually("it is attached", SOON, || names(&daemon).len() == 2);
+            let health = daemon.control().health().expect("health");
+            assert!(!health.warnings.iter().any(|text| text.contains("is not attached")), "{health:?}");
         }
     }
-    // Without a default route nobody knows which device is meant.
-    let daemon = Daemon::prepare(&bed.host_a, &text.replace("uplink = \"uplink\"\n", ""));
-    let (code, errors) = daemon.fails(&mut daemon.command());
+}
+
+/// Who types an attachment wants to know at once that it cannot be.
+#[test]
+fn an_attachment_of_the_command_line_that_cannot_be() {
+    let bed = Bed::new();
+    let daemon = Daemon::prepare(&bed.host_a, &configuration(&[]));
+    let mut command = daemon.command();
+    let (code, errors) =
+        daemon.fails(command.args(["--attach", &format!("{}:eth7,uplink={UPLINK}", bed.pod_a)]));
     assert_eq!(code, FAILED, "{errors}");
-    assert!(
-        errors.lines().last().is_some_and(|l| l.contains("attachment.uplink") && l.contains("default route")),
-        "{errors}"
-    );
+    let last = errors.lines().last().unwrap_or_default();
+    assert!(last.contains("attachment.interface") && last.contains("eth7"), "{last}");
 }
 
 /// Without privileges it does not start, and says which it needs.
@@ -169,11 +211,13 @@ fn a_port_taken_by_another_daemon() {
         daemon.control().list().ports.into_iter().find(|p| p.netns.is_empty()).expect("the uplink")
     };
     assert_eq!(adapter(&first).adapter, "af_xdp", "{}", first.log());
-    let strict = Daemon::prepare(&bed.host_a, &format!("{}{}", port("af_xdp"), attachment.toml()));
-    let (code, errors) = strict.fails(&mut strict.command());
-    assert_eq!(code, FAILED, "{errors}");
-    let last = errors.lines().last().unwrap_or_default();
-    assert!(last.contains("uplink") && last.contains("another"), "{last}");
+    let mut strict = Daemon::prepare(&bed.host_a, &format!("{}{}", port("af_xdp"), attachment.toml()));
+    strict.spawn();
+    let warnings = strict.control().health().expect("health").warnings;
+    assert!(
+        warnings.iter().any(|w| w.contains("not attached") && w.contains("uplink") && w.contains("another")),
+        "{warnings:?}"
+    );
     let mut second = Daemon::prepare(&bed.host_a, &configuration(std::slice::from_ref(&attachment)));
     second.spawn();
     let port = adapter(&second);

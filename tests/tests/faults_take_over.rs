@@ -33,11 +33,11 @@ fn passed_on(end: fn(&mut Daemon), is_exact: bool) {
     let tap = Tap::open(&bed.host_b, UPLINK);
     let mut second = successor(&bed, &first);
     let mut talker = Talker::start(&first, &bed.pod_a, POD_B, 1, "count=60000 last=500 lead_us=5000");
-    eventually("traffic", SOON, || (tap.of(1).len() > 300).then_some(()));
+    eventually("traffic", SOON, || tap.of(1).len() > 300);
     end(&mut first);
     second.until_logged("ready");
     let before = tap.of(1).len();
-    eventually("attached again", SOON, || (tap.of(1).len() > before + 300).then_some(()));
+    eventually("attached again", SOON, || tap.of(1).len() > before + 300);
     talker.go();
     let (values, errors) = talker.finish();
     assert_eq!((values["failed"], values["waits"]), (0, 0), "{values:?} {errors}");

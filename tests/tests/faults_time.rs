@@ -73,7 +73,7 @@ fn nine_seconds_ahead_then_detached() {
     let tap = Tap::open(&bed.host_b, UPLINK);
     let mut talker =
         Talker::start(&daemon, &bed.pod_a, POD_B, 1, "count=4 burst=1 lead_us=9000000 hold_ms=60000");
-    eventually("four frames are taken", SOON, || (daemon.control().counters(NAME).taken == 4).then_some(()));
+    eventually("four frames are taken", SOON, || daemon.control().counters(NAME).taken == 4);
     let began = Instant::now();
     daemon.control().detach(NAME).expect("detach");
     assert!(daemon.control().list().attachments.is_empty());
@@ -94,7 +94,7 @@ fn frames_outlive_their_program() {
     let arrived = tap.wait(1, 10, SOON);
     assert_eq!(arrived.iter().map(|a| a.sequence).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
     assert!(tap.early().is_empty(), "{:?}", tap.early());
-    eventually("the client is gone", SOON, || (daemon.clients() == 0).then_some(()));
+    eventually("the client is gone", SOON, || daemon.clients() == 0);
 }
 
 /// SIGTERM: nothing new is taken, what is queued leaves at its time, then the daemon ends with 0.
@@ -110,7 +110,7 @@ fn sigterm_drains() {
         1,
         "count=20 burst=1 period_us=50000 lead_us=3000000 hold_ms=6000",
     );
-    eventually("frames are taken", SOON, || (daemon.control().counters(NAME).taken == 20).then_some(()));
+    eventually("frames are taken", SOON, || daemon.control().counters(NAME).taken == 20);
     assert_eq!(daemon.terminate(SOON), Some(0), "{}", daemon.log());
     let arrived = tap.wait(1, 20, SOON);
     assert_eq!(arrived.iter().map(|a| a.sequence).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ktsn_ring::receive::ReceiveCount;
+use ktsn_tests::faults::stands_still;
 use ktsn_tests::hook::{self, ARRIVAL_CALLS, LIBCS, Libc, Running, until_hits};
 use ktsn_tests::peer::{Behaviour, Events, Peer};
 
@@ -94,23 +95,14 @@ fn nothing_is_expected_without_a_grant() {
     let peer = Peer::start(run_dir.path(), Behaviour::default());
     let listener = listening(Libc::Gnu, run_dir.path(), "recv");
     assert!(peer.wait(LIMIT, |events| events.clients == 1));
+    // With a grant, datagrams of so long are hits.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(hits(&peer.events()), 0);
     peer.change(|behaviour| behaviour.receive_share = Some(1_000));
     assert!(peer.wait(LIMIT, |events| hits(events) >= 20));
     peer.change(|behaviour| behaviour.receive_share = Some(0));
     // What was begun may end; then the number stands still.
-    let start = Instant::now();
-    let mut before = hits(&peer.events());
-    loop {
-        std::thread::sleep(Duration::from_millis(200));
-        let after = hits(&peer.events());
-        if after == before {
-            break;
-        }
-        before = after;
-        assert!(start.elapsed() < LIMIT, "it goes on expecting");
-    }
+    stands_still("nothing is expected any more", LIMIT, || hits(&peer.events()));
     assert_all_received(&finish(listener), "recv");
 }
 
@@ -119,6 +111,7 @@ fn without_a_daemon_everything_is_the_kernels() {
     let nowhere = hook::open_directory();
     for how in ARRIVAL_CALLS {
         let listener = listening(Libc::Gnu, nowhere.path(), how);
+        // Datagrams come; nobody counts them before the program's end.
         std::thread::sleep(Duration::from_millis(100));
         assert_all_received(&finish(listener), how);
     }
@@ -145,7 +138,7 @@ fn a_listener_that_was_ended_without_a_word_attaches_again() {
     let listener = listening(Libc::Gnu, run_dir.path(), "recv");
     assert!(peer.wait(LIMIT, |events| hits(events) >= 20));
     peer.change(|behaviour| behaviour.ends_clients = true);
-    std::thread::sleep(Duration::from_millis(200));
+    peer.passes_again();
     let before = {
         peer.change(|behaviour| behaviour.ends_clients = false);
         peer.events().clients

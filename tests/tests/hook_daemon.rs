@@ -27,6 +27,7 @@ fn the_daemon_is_killed_and_returns() {
     let child = command.stdout(Stdio::piped()).spawn().expect("program");
     assert!(first.wait(SOON, |events| events.frames.len() > 200));
     drop(first);
+    // The program sends while no daemon runs.
     std::thread::sleep(Duration::from_millis(700));
     let second = Peer::start(run_dir.path(), Behaviour::prompt());
     attached_again(&second);
@@ -158,9 +159,11 @@ fn killed_before_an_answer(first: Behaviour) {
     let mut child = hook::Running(child);
     // The second registration is the first send's.
     assert!(first.wait(SOON, |events| events.registrations > 1));
+    // The program sends, and nothing comes of it.
     std::thread::sleep(Duration::from_millis(100));
     assert!(first.events().frames.is_empty());
     drop(first);
+    // The program sends while no daemon runs.
     std::thread::sleep(Duration::from_millis(200));
     let second = Peer::start(run_dir.path(), Behaviour::prompt());
     attached_again(&second);

@@ -11,6 +11,7 @@ use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME};
 use ktsn_tests::faults::eventually;
 use ktsn_tests::faults::frames::{Arrived, Frames, Kind, talker};
+use ktsn_tests::faults::stands_still;
 use ktsn_tests::faults::talker::talk;
 use ktsn_tests::hook;
 
@@ -87,9 +88,9 @@ fn waited(arrived: &[Arrived]) {
 }
 
 fn bypassed(daemon: &Daemon, word: &str, count: u64) {
-    eventually(&format!("{count} {word}"), SOON, || {
+    eventually(format!("{count} {word}"), SOON, || {
         let counters = daemon.control().counters(NAME);
-        (reason(&counters.bypassed, word) == count).then_some(())
+        reason(&counters.bypassed, word) == count
     });
 }
 
@@ -152,7 +153,7 @@ fn datagrams_get_the_configured_tag_by_the_interface() {
     // The neighbour was made just now.
     eventually("the daemon knows the neighbour", SOON, || {
         talk(&daemon, &bed.pod_a, POD_Q, 1, "count=1 clock=1");
-        (!tap.wait(1, Duration::from_millis(500)).is_empty()).then_some(())
+        !tap.wait(1, Duration::from_millis(500)).is_empty()
     });
     let before = tap.arrived().len();
     talk(&daemon, &bed.pod_a, POD_Q, 1, "count=10 clock=1");
@@ -166,23 +167,22 @@ fn datagrams_get_the_configured_tag_by_the_interface() {
     assert!(arrived.iter().all(|a| a.kind == 2 && a.frame[12..14] == [0x08, 0x00]), "{arrived:?}");
 }
 
-/// What the attachment does not allow goes to the kernel at once, with a named reason: a foreign source, reserved groups,
+/// What the attachment does not allow goes to the kernel at its time, with a named reason: a foreign source, reserved groups,
 /// MAC addresses (where these are listed) and IP destinations that are not.
 #[test]
-fn what_is_not_allowed_is_the_kernels_at_once() {
+fn what_is_not_allowed_is_the_kernels_at_its_time() {
     let bed = Bed::new();
     let own = own_mac(&bed);
     let lldp = "01:80:c2:00:00:0e";
     let daemon = Daemon::start(&bed, &[Attachment::pod_a(&bed)]);
     for (destination, kind) in [(PEER, Kind::Foreign), (lldp, Kind::Raw), (lldp, Kind::Datagram)] {
         let tap = Frames::open(&bed.host_a, HOST_END);
-        // 8 s ahead: what arrives 1 s before its time was sent by the kernel.
-        send(&daemon, &bed, destination, kind, 10, 8_000_000);
+        send(&daemon, &bed, destination, kind, 10, 500_000);
         let arrived = tap.wait(10, SOON);
         let mut expected = headers(&own, kind);
         expected[..6].copy_from_slice(&mac(destination));
         check(&arrived, 10, &expected);
-        assert!(arrived.iter().all(|a| a.after_ns < -1_000_000_000), "{kind:?}: {arrived:?}");
+        assert!(arrived.iter().all(|a| a.after_ns >= 0), "{kind:?}: {arrived:?}");
     }
     assert_eq!(daemon.control().counters(NAME).taken, 0);
     bypassed(&daemon, "not_allowed", 30);
@@ -190,14 +190,12 @@ fn what_is_not_allowed_is_the_kernels_at_once() {
 
     let listed = Attachment::pod_a(&bed).to(&[lldp, "10.244.0.0/24"]).with("ethernet = \"listed\"");
     let daemon = Daemon::start(&bed, &[listed]);
-    for (destination, kind, is_ours) in
-        [(lldp, Kind::Raw, true), (PEER, Kind::Ipv4, true), (PEER, Kind::Raw, false)]
-    {
+    for (destination, kind) in [(lldp, Kind::Raw), (PEER, Kind::Ipv4), (PEER, Kind::Raw)] {
         let tap = Frames::open(&bed.host_a, HOST_END);
         send(&daemon, &bed, destination, kind, 10, 500_000);
         let arrived = tap.wait(10, SOON);
         assert_eq!(arrived.len(), 10);
-        assert!(arrived.iter().all(|a| (a.after_ns >= 0) == is_ours), "{kind:?} to {destination}");
+        assert!(arrived.iter().all(|a| a.after_ns >= 0), "{kind:?} to {destination}");
     }
     let counters = daemon.control().counters_of(NAME, 20, SOON);
     assert_eq!((counters.taken, counters.sent), (20, 20), "{counters:?}");
@@ -229,7 +227,7 @@ fn every_odd_call_answers_as_on_the_kernel_alone() {
     assert_ne!(down, alone);
     eventually("the daemon has seen it", SOON, || {
         let seen = answers(hooked(), &bed.pod_a);
-        (seen == down).then_some(())
+        seen == down
     });
     bed.run(&format!("ip -n {} link set eth0 up", bed.pod_a));
     let run_dir = daemon.run_dir().to_owned();
@@ -249,7 +247,7 @@ fn a_send_costs_no_system_call() {
         "an intercepted sendmsg: SOCK_RAW {} ns, SOCK_DGRAM {} ns",
         values["raw-ns"], values["dgram-ns"]
     );
-    eventually("all were taken", SOON, || (daemon.control().counters(NAME).taken == 800).then_some(()));
+    eventually("all were taken", SOON, || daemon.control().counters(NAME).taken == 800);
 }
 
 /// The daemon is killed under a program: sends go on succeeding without waiting, nothing reaches the wire behind the
@@ -261,11 +259,10 @@ fn a_killed_daemon_returns() {
     let tap = Frames::open(&bed.host_a, HOST_END);
     let all = arguments(PEER, Kind::Raw, 8_000, 5_000, 1_000);
     let child = daemon.program(&bed.pod_a, talker(), &all);
-    eventually("frames leave", SOON, || (tap.arrived().len() > 200).then_some(()));
+    eventually("frames leave", SOON, || tap.arrived().len() > 200);
     daemon.kill();
-    // The tap is an ordinary thread on a busy machine.
-    std::thread::sleep(Duration::from_secs(1));
-    let before = tap.wait(0, SOON).len();
+    let before = stands_still("what had left arrives", SOON, || tap.arrived().len());
+    // The program goes on sending.
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(tap.arrived().len(), before, "nothing behind the schedule's back");
     daemon.spawn();
@@ -280,5 +277,5 @@ fn a_killed_daemon_returns() {
     let counters = daemon.control().counters(NAME);
     assert!(reason(&counters.dropped, "daemon_absent") > 0, "{counters:?}");
     let later = (arrived.len() - before) as u64;
-    eventually("all are counted", SOON, || (daemon.control().counters(NAME).sent == later).then_some(()));
+    eventually("all are counted", SOON, || daemon.control().counters(NAME).sent == later);
 }

@@ -290,6 +290,7 @@ fn a_full_ring() {
     // SA_RESTART does not count where SO_SNDTIMEO is set [signal(7)].
     assert_eq!(values["with-timeout"], -4);
     assert!(values["waited-ms"] >= 50, "{values:?}");
+    // It goes on waiting.
     std::thread::sleep(Duration::from_millis(200));
     assert!(
         child.0.try_wait().expect("child").is_none(),

@@ -11,6 +11,7 @@ use ktsn_proto::v1::AttachmentStatistics;
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
 use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, pinned_port};
+use ktsn_tests::faults::stands_still;
 use ktsn_tests::faults::talker::Talker;
 use ktsn_tests::faults::{Tap, eventually};
 use ktsn_tests::hostile::{ATTACKER, Attack, VICTIM, attachments, metered, rules};
@@ -46,7 +47,7 @@ fn beside(bed: &Bed, daemon: &Daemon, words: &str, meanwhile: impl FnOnce()) -> 
     // It is attached before the attack: the first frame waits for the word.
     let keys = format!("count={FRAMES} lead_us=100000 go=1");
     let mut victim = Talker::start(daemon, &bed.pod_a, POD_B, SENDER, &keys);
-    eventually("the innocent program's first frame", SOON, || (!tap.of(SENDER).is_empty()).then_some(()));
+    eventually("the innocent program's first frame", SOON, || !tap.of(SENDER).is_empty());
     let mut attack = Attack::start(daemon.run_dir(), &bed.pod_q, words).expect("the attack");
     victim.go();
     meanwhile();
@@ -55,12 +56,10 @@ fn beside(bed: &Bed, daemon: &Daemon, words: &str, meanwhile: impl FnOnce()) -> 
     assert_eq!(values["failed"], 0, "{errors}");
     let expected = u64::try_from(FRAMES).expect("few") - 1 + values["firsts"].unsigned_abs();
     eventually("each frame has an end", SOON, || {
-        (ends(&daemon.control().counters(VICTIM)) == ends(&before) + expected).then_some(())
+        ends(&daemon.control().counters(VICTIM)) == ends(&before) + expected
     });
     let counters = daemon.control().counters(VICTIM);
-    eventually("what was sent arrives", SOON, || {
-        (tap.of(SENDER).len() as u64 == counters.sent - before.sent).then_some(())
-    });
+    eventually("what was sent arrives", SOON, || tap.of(SENDER).len() as u64 == counters.sent - before.sent);
     let arrived = tap.of(SENDER);
     assert!(arrived.iter().all(|arrival| arrival.after_ns >= 0), "early: {counters:?}");
     let numbers: Vec<u64> =
@@ -79,7 +78,7 @@ fn beside(bed: &Bed, daemon: &Daemon, words: &str, meanwhile: impl FnOnce()) -> 
 }
 
 fn clients_go(daemon: &Daemon) {
-    eventually("the clients go", SOON, || (daemon.clients() == 0).then_some(()));
+    eventually("the clients go", SOON, || daemon.clients() == 0);
 }
 
 #[test]
@@ -122,10 +121,10 @@ fn an_interface_that_goes_away_under_full_rings() {
     let daemon = start(&bed, "");
     let line = format!("ip -n {} link del eth0", bed.pod_q);
     beside(&bed, &daemon, "fill clients=64 due=beyond every_us=1000", || {
-        std::thread::sleep(Duration::from_millis(200));
+        eventually("rings are full", SOON, || !daemon.control().counters(ATTACKER).dropped.is_empty());
         bed.run(&line);
     });
-    eventually("the attacker's clients go", SOON, || (daemon.clients() == 0).then_some(()));
+    eventually("the attacker's clients go", SOON, || daemon.clients() == 0);
 }
 
 #[test]
@@ -159,9 +158,7 @@ fn streams_of_odd_periods_that_stop_again_and_again() {
     let daemon = start(&bed, "");
     let begin = std::time::Instant::now();
     let attack = beside(&bed, &daemon, "phases clients=4 streams=64 payload=64", || {
-        eventually("frames are expected that do not come", SOON, || {
-            (empty_wake_ups(&daemon) > 20).then_some(())
-        });
+        eventually("frames are expected that do not come", SOON, || empty_wake_ups(&daemon) > 20);
     });
     assert!(attack.value("streams") == 256 && attack.value("rounds") > 0, "{}", attack.said());
     clients_go(&daemon);
@@ -197,7 +194,7 @@ fn a_pod_whose_own_rules_take_long_is_deferred() {
     let attack = beside(&bed, &daemon, "fill clients=4 payload=200", || {
         eventually("frames are deferred", SOON, || {
             let counters = daemon.control().counters(ATTACKER);
-            (counters.deferred > 10).then_some(())
+            counters.deferred > 10
         });
     });
     assert!(attack.value("pushed") > 100, "{}", attack.said());
@@ -205,11 +202,10 @@ fn a_pod_whose_own_rules_take_long_is_deferred() {
     // What a client left in its ring is sent, then the thread's queue.
     let counted = |of: &AttachmentStatistics| (of.sent, of.deferred, of.deferred_failed);
     let counters = eventually("each frame has an end", SOON, || {
-        let before = daemon.control().counters(ATTACKER);
-        std::thread::sleep(Duration::from_millis(200));
+        stands_still("its counters stand still", SOON, || counted(&daemon.control().counters(ATTACKER)));
         let after = daemon.control().counters(ATTACKER);
         let ends = after.sent + after.dropped.values().sum::<u64>();
-        (counted(&before) == counted(&after) && ends == after.taken).then_some(after)
+        (ends == after.taken).then_some(after)
     });
     let deferral = counters.deferral.expect("deferred for minutes");
     assert!(deferral.longest_hand_over_ns > 0 && deferral.for_ns > 0, "{deferral:?}");
@@ -219,4 +215,22 @@ fn a_pod_whose_own_rules_take_long_is_deferred() {
     assert_eq!(reason(&counters.dropped, "bug"), 0);
     let log = daemon.log();
     assert_eq!(log.matches("leave by an ordinary thread").count(), 1, "{log}");
+}
+
+/// What a pod's root does to its own namespace, and messages that cost more than a frame.
+#[test]
+fn a_namespace_that_changes_without_end_and_messages_without_end() {
+    let bed = Bed::new();
+    let daemon = start(&bed, "");
+    for (words, what) in [
+        ("later clients=4", "pushed"),
+        ("later clients=16 ahead_us=500000 payload=1000", "pushed"),
+        ("expect clients=64", "pushed"),
+        ("flap routes=8000", "flaps"),
+        ("names", "renames"),
+    ] {
+        let attack = beside(&bed, &daemon, words, || ());
+        assert!(attack.value(what) > 0, "{words}: {}", attack.said());
+        clients_go(&daemon);
+    }
 }

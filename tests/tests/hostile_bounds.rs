@@ -103,12 +103,12 @@ fn full_rings_of_a_crowd_stay_within_the_charts_memory() {
         let slots = 64 * clients;
         if !words.contains("frames=0") {
             eventually("all slots are taken once", SOON, || {
-                (daemon.control().counters(ATTACKER).dropped.values().sum::<u64>() >= slots).then_some(())
+                daemon.control().counters(ATTACKER).dropped.values().sum::<u64>() >= slots
             });
         }
         attack.end();
         assert!(daemon.resident_kib_max() <= chart_limit_kib(), "{words}: {} KiB", daemon.resident_kib_max());
-        eventually("the clients go", SOON, || (daemon.clients() == 0).then_some(()));
+        eventually("the clients go", SOON, || daemon.clients() == 0);
     }
     assert!(daemon.control().statistics_of(VICTIM).is_ok());
 }

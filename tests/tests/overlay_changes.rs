@@ -64,8 +64,7 @@ impl Traffic {
     fn goes_to(&self, last: u8) {
         let from = self.wire.arrived().len();
         eventually("frames to that end", SOON, || {
-            (ends(&self.wire.arrived()[from..]).iter().filter(|end| **end == last).count() > 200)
-                .then_some(())
+            ends(&self.wire.arrived()[from..]).iter().filter(|end| **end == last).count() > 200
         });
     }
 
@@ -134,7 +133,7 @@ fn two_nodes_that_claim_one_pods_address() {
     // The kernel learns that the same pod is behind the first node: reported, and the control API's peer stays in force.
     bed.run(&format!("ip -n {a} route add {POD_B}/32 via 10.244.1.0 dev flannel.1 onlink"));
     eventually("a conflict", SOON, || {
-        conflicts().iter().any(|told| told.contains(&format!("{POD_B}/32 is claimed by"))).then_some(())
+        conflicts().iter().any(|told| told.contains(&format!("{POD_B}/32 is claimed by")))
     });
     traffic.goes_to(3);
     daemon.control().set_peers(attachment(), Vec::new()).expect("peers");

@@ -52,10 +52,8 @@ fn lost(daemon: &Daemon) -> u64 {
 
 fn connected(daemon: &Daemon, ovs: &Ovs) {
     let begun = Instant::now();
-    while !port(daemon).up {
-        assert!(begun.elapsed() < SOON, "{:?}\n{}", port(daemon), ovs.log());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let what = std::fmt::from_fn(|f| write!(f, "{:?} is up\n{}", port(daemon), ovs.log()));
+    eventually(what, SOON, || port(daemon).up);
     println!("the switch was connected {:?} after it served", begun.elapsed());
 }
 
@@ -111,9 +109,9 @@ fn timed_frames_pass_ovs_that_is_killed_under_traffic_and_comes_again() {
     // Killed while a program sends.
     let talker =
         Talker::start(&daemon, &bed.pod_a, POD_Q, 2, "count=4000 period_us=1000 lead_us=50000 octets=200");
-    eventually("frames pass", SOON, || (tap.of(2).len() > 500).then_some(()));
+    eventually("frames pass", SOON, || tap.of(2).len() > 500);
     ovs.kill().expect("killed");
-    eventually("the hang-up is seen", SOON, || (!port(&daemon).up).then_some(()));
+    eventually("the hang-up is seen", SOON, || !port(&daemon).up);
     let (values, _) = talker.finish();
     assert_eq!(values["failed"], 0, "{values:?}");
     let counters = eventually("every frame has its end", SOON, || {

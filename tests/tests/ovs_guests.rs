@@ -5,8 +5,9 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ktsn_eventually::eventually;
 use ktsn_tests::cli::{err, ktsn, out};
 use serde_json::Value;
 
@@ -98,16 +99,14 @@ fn frames_pass_two_switches_and_lost_ones_are_counted() {
     assert_eq!((left_of(pid), huge_pages()), (0, before));
 }
 
-fn wait_for(run: &mut Child, what: &str, mut is_there: impl FnMut(u32) -> bool) -> bool {
-    let until = Instant::now() + LONG;
-    while !is_there(run.id()) {
-        assert!(Instant::now() < until, "no {what}");
-        if run.try_wait().unwrap().is_some() {
-            return false;
+/// Whether it comes before the run ends.
+fn comes(run: &mut Child, what: &str, is_there: impl Fn(u32) -> bool) -> bool {
+    eventually(what, LONG, || {
+        if is_there(run.id()) {
+            return Some(true);
         }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    true
+        run.try_wait().unwrap().map(|_| false)
+    })
 }
 
 #[test]
@@ -118,7 +117,7 @@ fn a_switch_that_is_killed_under_traffic_ends_the_experiment() {
     let Some(mut run) = bench(directory.path(), &arguments) else { return };
     let mut run = run.spawn().unwrap();
     let pid = run.id();
-    let is_running = wait_for(&mut run, "second guest", |pid| below(pid, "qemu-system").len() == 2);
+    let is_running = comes(&mut run, "a second guest", |pid| below(pid, "qemu-system").len() == 2);
     if is_running {
         let switch = below(pid, "ovs-vswitchd")[0];
         assert!(Command::new("kill").args(["-KILL", &switch.to_string()]).status().unwrap().success());

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ktsn_eventually::eventually;
 use ktsn_lab::remote::{Ended, Remote, RemoteError, Said, Session, Task};
 use ktsn_tests::cli::{err, folder, ktsn, out};
 use ktsn_tests::two_hosts::{Hosts, Programs};
@@ -53,14 +54,6 @@ fn wait_ready(session: &mut Session) {
             Some(Said::Word(_)) => {}
             other => panic!("{other:?}"),
         }
-    }
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + LONG;
-    while !is_so() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -129,11 +122,11 @@ fn what_runs_on_the_other_host_ends_with_this_side_and_with_the_connection() {
     };
     // Given up here.
     drop(start("192.0.2.2:7301"));
-    wait_until("runs on", || !answers("192.0.2.2:7301"));
+    eventually("it ends", LONG, || !answers("192.0.2.2:7301"));
     // The connection dies.
     let process = start("192.0.2.2:7302");
     let _ = Command::new("kill").args(["-KILL", &process.ssh_pid().to_string()]).status();
-    wait_until("runs on", || !answers("192.0.2.2:7302"));
+    eventually("it ends", LONG, || !answers("192.0.2.2:7302"));
     drop(process);
     // By itself: its output, or its failure.
     let mut said = Vec::new();
@@ -176,7 +169,7 @@ fn files_come_back_and_nothing_else_does() {
     let problem = problem(session.fetch("a.csv", &hosts.at("no"), 3));
     assert!(problem.contains("at most 3 are taken") && !hosts.at("no").exists(), "{problem}");
     drop(session);
-    wait_until("a directory is left", || hosts.left().is_empty());
+    eventually("the directory goes", LONG, || hosts.left().is_empty());
 }
 
 #[test]

@@ -4,8 +4,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ktsn_eventually::eventually;
 use ktsn_tests::cli::{err, folder, out};
 use ktsn_tests::two_hosts::{Hosts, ssh_of};
 use serde_json::Value;
@@ -39,11 +40,8 @@ fn running_there(hosts: &Hosts) -> Vec<PathBuf> {
 }
 
 fn wait_until_clean(hosts: &Hosts) {
-    let until = Instant::now() + LONG;
-    while !hosts.left().is_empty() || !running_there(hosts).is_empty() {
-        assert!(Instant::now() < until, "{:?} {:?}", hosts.left(), running_there(hosts));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let what = std::fmt::from_fn(|f| write!(f, "{:?} and {:?} go", hosts.left(), running_there(hosts)));
+    eventually(what, LONG, || hosts.left().is_empty() && running_there(hosts).is_empty());
 }
 
 #[test]
@@ -85,12 +83,9 @@ fn a_run_whose_connection_was_cut_goes_on() {
     let mut command = rt(&hosts, &there, &arguments);
     let running = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let records = hosts.at("out").join("records/ssh:peer-3.rt");
-    let until = Instant::now() + LONG;
-    // Header, start, and some latencies.
-    while std::fs::read_to_string(&records).map_or(0, |text| text.lines().count()) < 4 {
-        assert!(Instant::now() < until, "no run");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("header, start, and some latencies are recorded", LONG, || {
+        std::fs::read_to_string(&records).is_ok_and(|text| text.lines().count() >= 4)
+    });
     let ssh = ssh_of(running.id()).unwrap();
     assert!(Command::new("kill").args(["-KILL", &ssh.to_string()]).status().unwrap().success());
     let output = running.wait_with_output().unwrap();
@@ -131,7 +126,7 @@ for line in sys.stdin:
 }
 
 #[test]
-fn what_another_machine_cannot_have_measured_is_refused() {
+fn an_answer_that_is_none_is_refused() {
     let hosts = Hosts::new();
     let quiet = r#"{"notices": ["a\u001b[2Jb"], "skips": [], "unseen": []}"#;
     let many = format!(r#"{{"ns": [{}1], "late": [], "is_last": false}}"#, "1, ".repeat(60));
@@ -139,11 +134,6 @@ fn what_another_machine_cannot_have_measured_is_refused() {
         r#"{"notices": [], "skips": [[1, {"kind": "no_fifo_right", "reason": "why\nnot"}]], "unseen": []}"#;
     for (looked, read, expected) in [
         (quiet, many.as_str(), "it gave 61 latencies, 50 were left of those asked for"),
-        (
-            quiet,
-            r#"{"ns": [18446744073709551615], "late": [], "is_last": false}"#,
-            "longer than its probe ran",
-        ),
         (
             quiet,
             r#"{"ns": [1], "late": [{"index": 7, "lateness_ns": 1, "causes": []}], "is_last": true}"#,

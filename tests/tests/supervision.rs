@@ -9,11 +9,12 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use ktsn_proto::v1;
-use ktsn_tests::faults::bed::{Bed, UPLINK, within};
+use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK, within};
 use ktsn_tests::faults::control::Control;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, configuration};
-use ktsn_tests::faults::eventually;
 use ktsn_tests::faults::raw::Raw;
+use ktsn_tests::faults::talker::arrive;
+use ktsn_tests::faults::{Tap, eventually};
 use ktsn_tests::hook::Running;
 
 /// Generous: what counts is that it happens.
@@ -120,4 +121,51 @@ fn a_registrar_that_hangs_is_told() {
     });
     assert!(!health.serving);
     assert!(faulty.process.0.try_wait().expect("its state").is_none(), "{}", faulty.log());
+}
+
+/// Each thread that asks the kernel for its RTNL lock waits, as while a driver holds it: the self-test of a card takes 16 s.
+/// Frames leave meanwhile, Health is answered with the cause, and no thread counts as stuck.
+#[test]
+fn a_driver_that_holds_rtnl_stops_neither_frames_nor_health_and_is_named() {
+    let mut faulty = Faulty::start();
+    let tap = Tap::open(&faulty.bed.host_b, UPLINK);
+    arrive(&faulty.daemon, &tap, &faulty.bed.pod_a, POD_B, 1, 5);
+    faulty.fail("hold rtnl");
+    let waits = |health: &v1::HealthReply, thread: &str| {
+        let start = format!("thread {thread} of {UPLINK} has waited for the kernel for ");
+        let start =
+            if thread == "ktsnd" { "thread ktsnd has waited for the kernel for ".to_owned() } else { start };
+        health.warnings.iter().any(|text| text.starts_with(&start) && text.contains("RTNL lock"))
+    };
+    eventually("the uplink's thread waits, and Health says so", SOON, || {
+        faulty.health().filter(|health| waits(health, "ktsn-uplink"))
+    });
+    // An attachment that asks the kernel waits, too; the node with it.
+    let another = serde_json::json!({
+        "name": "another", "netns": faulty.bed.pod_q, "interface": "eth0", "uplink": UPLINK,
+        "destinations": ["10.244.1.0/24"],
+    });
+    let mut control = faulty.daemon.control();
+    let attaching = std::thread::spawn(move || control.attach(another));
+    let health = eventually("the node waits, and Health says so", SOON, || {
+        faulty.health().filter(|health| waits(health, "ktsnd"))
+    });
+    assert!(health.serving && !health.threads.iter().any(|thread| thread.is_stuck), "{health:?}");
+    let silent = faulty.daemon.control().statistics_of("").expect_err("the node waits");
+    assert!(silent.code() == tonic::Code::Unavailable && silent.message().contains("RTNL lock"), "{silent}");
+    let talked = ktsn_tests::faults::talker::talk(&faulty.daemon, &faulty.bed.pod_a, POD_B, 2, "count=20");
+    assert_eq!(talked["failed"], 0);
+    assert_eq!(tap.wait(2, 20, SOON).len(), 20, "{}", faulty.log());
+    assert!(!attaching.is_finished(), "{}", faulty.log());
+    faulty.fail("nothing more");
+    let attached = attaching.join().expect("its thread");
+    assert!(
+        matches!(attached, Ok(false)) || attached.is_err_and(|error| error.code() == tonic::Code::Cancelled)
+    );
+    eventually("nothing waits", SOON, || {
+        faulty.health().filter(|health| !health.warnings.iter().any(|text| text.contains("RTNL lock")))
+    });
+    assert!(faulty.process.0.try_wait().expect("its state").is_none(), "{}", faulty.log());
+    let log = faulty.log();
+    assert!(!log.contains("is stuck") && log.contains("waits for the kernel"), "{log}");
 }

@@ -4,8 +4,9 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ktsn_eventually::eventually;
 use ktsn_tests::cli::{err, folder, out};
 use ktsn_tests::two_hosts::{CHRONY, CLOSE, Hosts, Programs, ssh_of};
 use serde_json::Value;
@@ -116,14 +117,10 @@ fn a_connection_that_is_cut_in_mid_run_leaves_nothing() {
     let ktsn = folder().join("ktsn");
     let mut command = hosts.bench([&ktsn, &ktsn], &arguments);
     let running = command.args(CLOSE).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let until = Instant::now() + LONG;
-    // The far half of the testbed stands: the run has begun, or is about to.
     let is_there = || hosts.namespaces_there().lines().count() == 2;
-    while !is_there() || ssh_of(running.id()).is_none() {
-        assert!(Instant::now() < until, "no run");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let ssh = ssh_of(running.id()).unwrap();
+    let ssh = eventually("the far half stands: the run has begun, or is about to", LONG, || {
+        ssh_of(running.id()).filter(|_| is_there())
+    });
     assert!(Command::new("kill").args(["-KILL", &ssh.to_string()]).status().unwrap().success());
     let output = running.wait_with_output().unwrap();
     let said = err(&output);

@@ -5,6 +5,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ktsn_eventually::eventually;
 use ktsn_tests::cli::{err, out};
 use ktsn_tests::two_hosts::{CHRONY, CLOSE, Hosts, Programs, ssh_of};
 use serde_json::Value;
@@ -79,12 +80,9 @@ fn a_connection_that_is_cut_under_traffic_leaves_nothing() {
     let (hosts, programs) = (Hosts::held(), Programs::new());
     let arguments = ["--schedule=send", "--load=udp", "--seconds=60", "--json=no.json"];
     let running = bench(&hosts, &programs, &arguments).spawn().unwrap();
-    let until = Instant::now() + LONG;
-    while !listens(&hosts, ["-Hltn", "sport = :5201"]) || ssh_of(running.id()).is_none() {
-        assert!(Instant::now() < until, "no run");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let ssh = ssh_of(running.id()).unwrap();
+    let ssh = eventually("the load runs", LONG, || {
+        ssh_of(running.id()).filter(|_| listens(&hosts, ["-Hltn", "sport = :5201"]))
+    });
     assert!(Command::new("kill").args(["-KILL", &ssh.to_string()]).status().unwrap().success());
     let output = running.wait_with_output().unwrap();
     let said = err(&output);
@@ -144,16 +142,9 @@ fn a_far_side_that_is_killed_ends_the_run_soon() {
         };
         all.lines().find(of_this_test).map(str::to_owned)
     };
-    let until = Instant::now() + LONG;
-    let pid = loop {
-        assert!(Instant::now() < until, "no run");
-        if listens(&hosts, ["-Hlun", "sport = :7000"])
-            && let Some(pid) = side()
-        {
-            break pid;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let pid = eventually("the far side listens", LONG, || {
+        if listens(&hosts, ["-Hlun", "sport = :7000"]) { side() } else { None }
+    });
     assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
     let output = running.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));

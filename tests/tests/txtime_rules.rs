@@ -67,9 +67,7 @@ fn a_deadline_is_the_last_instant() {
             &format!("clock={clock} flags=1 count=5 past=1 lead_us=20000"),
         );
     }
-    eventually("drops", SOON, || {
-        (reason(&daemon.control().counters(NAME).dropped, "missed") == 10).then_some(())
-    });
+    eventually("drops", SOON, || reason(&daemon.control().counters(NAME).dropped, "missed") == 10);
     assert!(tap.of(11).is_empty() && tap.of(12).is_empty());
     // The same socket without the flag: not before its time.
     talk(&daemon, &bed.pod_a, POD_B, 3, "clock=1 count=5 lead_us=300000");
@@ -88,9 +86,7 @@ fn an_overslept_frame_goes_by_its_clocks_rule() {
             let before = daemon.control().counters(NAME);
             let keys = format!("clock={clock} burst=1 count=10 period_us=1000 lead_us=3000000 hold_ms=7000");
             let talker = Talker::start(&daemon, &bed.pod_a, POD_B, clock, &keys);
-            eventually("all are taken", SOON, || {
-                (daemon.control().counters(NAME).taken == before.taken + 10).then_some(())
-            });
+            eventually("all are taken", SOON, || daemon.control().counters(NAME).taken == before.taken + 10);
             stopped(&daemon, Duration::from_secs(4));
             let counters = settled(&daemon, before.taken + 10);
             assert_eq!(
@@ -132,7 +128,7 @@ fn a_full_ring_has_its_own_words() {
     let keys = "clock=1 burst=1 count=100 nonblock=1 period_us=0 lead_us=1000000 hold_ms=2000";
     let (values, errors) = Talker::start(&daemon, &bed.pod_a, POD_B, 3, keys).finish();
     assert_eq!((values["sent"], values["failed"], values["errno"]), (64, 36, 11), "{errors}");
-    eventually("they are counted", SOON, || (daemon.control().counters(NAME).ring_full == 36).then_some(()));
+    eventually("they are counted", SOON, || daemon.control().counters(NAME).ring_full == 36);
 }
 
 /// One socket queues as far ahead as it can; another of the same process finds slots.
@@ -168,14 +164,14 @@ fn counters_go_on_over_a_restart() {
     let bed = Bed::new();
     let mut daemon = Daemon::start(&bed, &[pod_a(&bed)]);
     talk(&daemon, &bed.pod_a, POD_B, 1, "clock=1 count=7 past=1 lead_us=1000");
-    eventually("all are sent", SOON, || (daemon.control().counters(NAME).late == 7).then_some(()));
+    eventually("all are sent", SOON, || daemon.control().counters(NAME).late == 7);
     assert_eq!(daemon.terminate(SOON), Some(0));
     daemon.spawn();
     let counters = eventually("it serves again", SOON, || daemon.control().statistics_of(NAME).ok());
     let counted = &counters.attachments[0];
     assert_eq!((counted.taken, counted.sent, counted.late), (7, 7, 7), "{counted:?}");
     talk(&daemon, &bed.pod_a, POD_B, 2, "clock=1 count=3 past=1 lead_us=1000");
-    eventually("they go on", SOON, || (daemon.control().counters(NAME).late == 10).then_some(()));
+    eventually("they go on", SOON, || daemon.control().counters(NAME).late == 10);
     // One that is killed leaves nothing, and nothing is counted twice.
     daemon.kill();
     daemon.spawn();

@@ -11,9 +11,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ktsn_tests::cli::{err, ktsn, out};
+use ktsn_tests::faults::eventually;
 
 #[path = "vm_bench.rs"]
 mod bench;
@@ -98,22 +99,12 @@ fn children(pid: u32) -> Vec<u32> {
 
 /// Waits until `ktsn` has started its QEMU.
 fn qemu_of(ktsn: &Child) -> u32 {
-    let until = Instant::now() + LONG;
-    loop {
-        if let [qemu] = children(ktsn.id())[..] {
-            return qemu;
-        }
-        assert!(Instant::now() < until, "no QEMU");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("QEMU starts", LONG, || <[u32; 1]>::try_from(children(ktsn.id())).ok())[0]
 }
 
 fn wait_until_gone(pid: u32) {
-    let until = Instant::now() + LONG;
-    while Path::new(&format!("/proc/{pid}")).exists() {
-        assert!(Instant::now() < until, "process {pid} is left");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let path = format!("/proc/{pid}");
+    eventually(format_args!("process {pid} ends"), LONG, || !Path::new(&path).exists());
 }
 
 fn skip(reason: &str) {

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Instant;
 
+use ktsn_eventually::eventually;
 use ktsn_tests::cli::{err, ktsn};
 use ktsn_tests::two_hosts::{CLOSE, Hosts, Programs};
 use serde_json::Value;
@@ -99,17 +99,15 @@ fn a_guest_that_is_killed_ends_the_experiment_by_name_and_leaves_nothing() {
     let run = run.spawn().unwrap();
     let pid = run.id();
     // Two boots, one after the other.
-    let until = Instant::now() + 2 * LONG;
     let mut first = Vec::new();
-    let publisher = loop {
-        assert!(Instant::now() < until, "no second guest");
-        match guests(cache.0.path())[..] {
-            [one] => first = vec![one],
-            [one, other] if !first.is_empty() => break if first[0] == one { other } else { one },
-            _ => {}
+    let publisher = eventually("a second guest", 2 * LONG, || match guests(cache.0.path())[..] {
+        [one] => {
+            first = vec![one];
+            None
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    };
+        [one, other] => first.first().map(|first| if *first == one { other } else { one }),
+        _ => None,
+    });
     assert!(Command::new("kill").args(["-KILL", &publisher.to_string()]).status().unwrap().success());
     let output = run.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");

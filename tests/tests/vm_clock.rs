@@ -4,6 +4,7 @@
 //! The truth is QEMU's own: under TCG the guest's counter is the host's and a constant, `cpu_ticks_offset` of QEMU, which is read from QEMU's
 //! memory. The follower does not know it.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -11,9 +12,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ktsn_clock::kernel::{Pair, pair};
+use ktsn_eventually::eventually;
 use ktsn_lab::vm::qmp::Monitor;
 use ktsn_lab::vm::truth::counter_offsets;
 use ktsn_tests::cli::{err, ktsn, out};
@@ -137,29 +139,27 @@ impl Drop for Qemu {
 
 /// Waits until the 25 newest of `lines` are samples near to the truth, then gives QEMU's constant.
 fn wait_until_near(host: &Host, qemu: u32, lines: &dyn Fn() -> Vec<String>) -> i64 {
-    let until = Instant::now() + LONG;
-    let mut last = String::new();
-    while Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(200));
-        let lines = lines();
-        let samples: Vec<_> = lines.iter().filter_map(|line| sample(line)).collect();
-        let Some(newest) = samples.len().checked_sub(25).map(|from| &samples[from..]) else { continue };
+    let last = RefCell::new(String::new());
+    let what = std::fmt::from_fn(|f| {
+        let newest = lines().into_iter().rev().take(60).collect::<Vec<_>>();
+        write!(f, "the guest's clock comes back, of which errors in ns are {} in {newest:?}", last.borrow())
+    });
+    eventually(what, LONG, || {
+        let samples: Vec<_> = lines().iter().filter_map(|line| sample(line)).collect();
+        let newest = samples.len().checked_sub(25).map(|from| &samples[from..])?;
         let (counter, time) = newest[0];
         let about = i64::try_from(i128::from(counter) - host.counter_at(time)).unwrap();
-        let [offset] = counter_offsets(qemu, about, ABOUT).unwrap()[..] else { continue };
+        let [offset] = counter_offsets(qemu, about, ABOUT).unwrap()[..] else { return None };
         let error =
             |&(counter, time): &(u64, u64)| host.error(i128::from(counter) - i128::from(offset), time);
         let errors: Vec<_> = newest.iter().map(error).collect();
         if errors.iter().all(|error| error.is_some_and(|error| error.abs() <= NEAR_NS)) {
             println!("errors in ns: {errors:?}");
-            return offset;
+            return Some(offset);
         }
-        last = format!("{errors:?}");
-    }
-    panic!(
-        "the guest's clock does not come back: {last} {:?}",
-        lines().iter().rev().take(60).collect::<Vec<_>>()
-    );
+        last.replace(format!("{errors:?}"));
+        None
+    })
 }
 
 /// Ends the migration out of the first QEMU, and lets a second one go on with the same devices.
@@ -200,15 +200,11 @@ fn move_to_another_qemu(qemu: u32, from: &mut Monitor, directory: &Path) -> (Qem
 }
 
 fn wait_for_state(monitor: &mut Monitor, command: &str, state: &str) {
-    let until = Instant::now() + LONG;
-    loop {
+    eventually(format_args!("{command} says {state}"), LONG, || {
         let answer = monitor.execute(command, &Value::Null).unwrap();
-        if answer["status"] == state {
-            return;
-        }
-        assert!(Instant::now() < until && answer["status"] != "failed", "{command}: {answer}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        assert_ne!(answer["status"], "failed", "{command}: {answer}");
+        answer["status"] == state
+    });
 }
 
 /// The time never went back, and whenever it jumped, a step was said.
@@ -283,14 +279,8 @@ fn a_guest_that_was_paused_or_moved_follows_again() {
         let events = status["events"].to_string();
         status["state"] == "following" && words.iter().all(|words| events.contains(words))
     };
-    let until = Instant::now() + LONG;
-    let status = loop {
-        if let Some(status) = status().filter(has_all) {
-            break status;
-        }
-        assert!(Instant::now() < until, "{:?}", later());
-        std::thread::sleep(Duration::from_millis(100));
-    };
+    let what = std::fmt::from_fn(|f| write!(f, "the guest follows after the move: {:?}", later()));
+    let status = eventually(what, LONG, || status().filter(has_all));
     let lines = [first(), later()].concat();
     check_jumps(&lines, &host, &status);
     drop(second);
@@ -367,20 +357,16 @@ fn a_killed_run_leaves_no_time_server() {
     let mut run = cache.vm(&["run", "--accelerator", "tcg", "--clock", "chrony", "--datapath", &datapath]);
     let mut run = run.args(["--address", "10.0.0.2/24", "--", "true"]).stderr(Stdio::null()).spawn().unwrap();
     // The guest has not been started yet.
-    let until = Instant::now() + LONG;
-    while ip(&format!("netns exec {} ss -Hlun", space.0)).is_empty() && Instant::now() < until {
+    eventually("the time server listens", LONG, || {
         assert!(run.try_wait().unwrap().is_none(), "the run has ended");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        !ip(&format!("netns exec {} ss -Hlun", space.0)).is_empty()
+    });
     run.kill().unwrap();
     run.wait().unwrap();
     assert!(!servers().trim().is_empty(), "the time server ended by itself");
     let cleaned = cache.vm(&["clean"]).output().unwrap();
     assert!(out(&cleaned).starts_with("killed runs: 1 removed, 1 guests ended"), "{cleaned:?}");
     // What the killed run had asked the kernel by ends by itself.
-    while !servers().is_empty() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert_eq!(servers(), "");
+    eventually("all servers end", LONG, || servers().is_empty());
     assert_eq!(cache.records(), 0);
 }

@@ -9,8 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ktsn_eventually::{eventually, try_eventually};
 use ktsn_tests::cli::{err, ktsn, out, run};
 
 const SCHEDULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/schedules/three-classes.yaml");
@@ -280,7 +281,7 @@ fn qemu_starts_with_a_tap_device_is_pinned_and_leaves_nothing() {
     };
     assert_eq!(said("vm_host_queues"), None);
     assert_eq!(said("vm_priority").as_deref(), Some("ordinary threads: CPU 0/TCG"));
-    assert_eq!(said("vm_vhost").as_deref(), Some("no vhost: QEMU's own thread carries the frames"));
+    assert_eq!(said("vm_vhost").as_deref(), Some("no vhost (tap)"));
     assert!(said("vm_pinning").is_none_or(|problem| problem == "shares CPU 0 with another vCPU"));
 
     // A second start touches neither the guest nor its device.
@@ -335,11 +336,10 @@ fn qemu_starts_with_vhost_user_once_the_switch_has_connected() {
     let script = place.write("ovs-dpdk", &["--socket", &socket]);
     let mut starting = place.command("sh").arg(&script).arg("start").process_group(0).spawn().unwrap();
     let group = format!("-{}", starting.id());
-    let until = Instant::now() + LONG;
-    while !Path::new(&socket).exists() {
-        assert!(Instant::now() < until && starting.try_wait().unwrap().is_none(), "no socket");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("a socket", LONG, || {
+        assert!(starting.try_wait().unwrap().is_none(), "no socket");
+        Path::new(&socket).exists()
+    });
     // DPDK takes no comma in the value of a device's argument.
     let plain = place.folder.path().join("s");
     std::os::unix::fs::symlink(&socket, &plain).unwrap();
@@ -352,19 +352,16 @@ fn qemu_starts_with_vhost_user_once_the_switch_has_connected() {
         .stderr(Stdio::null())
         .spawn()
         .expect("dpdk-testpmd");
-    let until = Instant::now() + LONG;
-    let status = loop {
-        if let Some(status) = starting.try_wait().unwrap() {
-            break Some(status);
-        }
-        if Instant::now() > until || switch.try_wait().unwrap().is_some() {
-            // QEMU waits for its switch, and is not a daemon yet.
-            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
-            let _ = starting.wait();
-            break None;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let ended = try_eventually(LONG, || match starting.try_wait().unwrap() {
+        None => switch.try_wait().unwrap().map(|_| None),
+        status => Some(status),
+    });
+    let status = ended.flatten();
+    if status.is_none() {
+        // QEMU waits for its switch, and is not a daemon yet.
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+        let _ = starting.wait();
+    }
     let is_running = status.is_some_and(|status| status.success())
         && ask(&place.guest().join("qmp.sock"), "query-status")["status"] == "running";
     let stopped = place.run(&script, "stop");

@@ -3,8 +3,8 @@
 //! name and leaves nothing. Nothing here judges a time.
 
 use std::process::{Command, Output, Stdio};
-use std::time::Instant;
 
+use ktsn_eventually::eventually;
 use ktsn_tests::cli::{folder, ktsn};
 use ktsn_tests::two_hosts::{CLOSE, Hosts};
 use serde_json::Value;
@@ -111,14 +111,8 @@ fn a_killed_guest_ends_the_experiment_and_nothing_is_left() {
     let cache = Cache::new(image, true);
     let run = bench(&cache, &["--seconds=60", "--ends=guest", "--path=tap-bridge", "--json=d.json"]);
     let run = { run }.spawn().unwrap();
-    let (pid, until) = (run.id(), Instant::now() + LONG);
-    let qemu = loop {
-        if let [qemu] = guests(cache.0.path())[..] {
-            break qemu;
-        }
-        assert!(Instant::now() < until, "no QEMU");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    };
+    let pid = run.id();
+    let [qemu] = eventually("QEMU starts", LONG, || <[u32; 1]>::try_from(guests(cache.0.path())).ok());
     Command::new("kill").args(["-KILL", &qemu.to_string()]).status().unwrap();
     let Output { status, stderr, .. } = run.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&stderr).into_owned();

@@ -6,8 +6,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
+use ktsn_eventually::eventually;
 use ktsn_tests::cli::{err, out};
 use serde_json::Value;
 
@@ -32,18 +32,11 @@ fn family(first: u32) -> Vec<u32> {
 
 /// All processes of a guest that has booted.
 fn processes_of(ktsn: &Child) -> Vec<u32> {
-    let until = Instant::now() + LONG;
-    loop {
-        if let [first] = children(ktsn.id())[..] {
-            let family = family(first);
-            // The two that wait, the kernel with its two helpers, a process of the guest.
-            if family.len() > 5 {
-                return family;
-            }
-        }
-        assert!(Instant::now() < until, "no guest");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("a guest runs", LONG, || {
+        let [first] = children(ktsn.id())[..] else { return None };
+        // The two that wait, the kernel with its two helpers, a process of the guest.
+        Some(family(first)).filter(|family| family.len() > 5)
+    })
 }
 
 #[test]

@@ -97,5 +97,7 @@ reasons!(
         UnsupportedOption = 5, "unsupported_option";
         /// A socket that is neither UDP over IPv4 nor over IPv6.
         UnsupportedFamily = 6, "unsupported_family";
+        /// Only the kernel knows the way: a rule, several next hops or an encapsulation decides on it, or the pod's own packet filter.
+        RoutingRules = 7, "routing_rules";
     }
 );

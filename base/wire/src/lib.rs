@@ -33,7 +33,7 @@ pub use ethernet::{EtherType, EthernetFrame, MacAddress};
 pub use frame::{Dissected, Layers, Tunnel, dissect, wire_octets};
 pub use ipv4::Ipv4Packet;
 pub use ipv6::Ipv6Packet;
-pub use template::{HeaderTemplate, Network, Outer, TemplateRepr};
+pub use template::{HeaderTemplate, Identifications, Network, Outer, TemplateRepr};
 pub use tunnel::{InnerMarks, TunnelTemplate};
 pub use udp::{UdpChecksum, UdpDatagram};
 pub use vlan::{Pcp, Tci, Vid, VlanTag};

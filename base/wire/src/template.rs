@@ -50,7 +50,7 @@ pub enum Network {
         ttl: u8,
         /// Type of service.
         ds: DsField,
-        /// Don't fragment. Then the identification is 0 (RFC 6864 4.1 lets it be anything).
+        /// Don't fragment.
         dont_fragment: bool,
     },
     /// IPv6 without extension headers.
@@ -137,6 +137,17 @@ pub struct TemplateRepr {
     pub network: Network,
     /// UDP ports of the (inner) frame.
     pub udp: Ends<u16>,
+    /// Compute the UDP checksum of the (inner) frame; else the field is 0 (SO_NO_CHECK, UDP_NO_CHECK6_TX).
+    pub udp_checksum: bool,
+}
+
+/// The identifications of one frame's IPv4 headers. A packet that may be fragmented needs one of its own (RFC 6864 4.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identifications {
+    /// Of the tunnel's header.
+    pub outer: u16,
+    /// Of the (inner) frame's header.
+    pub inner: u16,
 }
 
 /// Prebuilt headers with everything constant summed.
@@ -148,6 +159,7 @@ pub struct HeaderTemplate {
     /// Where the (inner) frame begins.
     inner_at: usize,
     inner: Stack,
+    udp_checksum: bool,
     tunnel: Option<TunnelStack>,
 }
 
@@ -158,8 +170,6 @@ pub(crate) struct Stack {
     pub(crate) udp_at: usize,
     /// Sum of the IPv4 header with total length, identification and checksum zero; `None` for IPv6.
     ipv4_sum: Option<u16>,
-    /// Identification may not be 0: the packet may be fragmented on its way.
-    identify: bool,
     /// Sum of pseudo header and UDP header with both lengths and the checksum zero.
     pub(crate) udp_sum: u16,
 }
@@ -218,7 +228,8 @@ impl HeaderTemplate {
             }
         });
         let (octets, header_octets) = (writer.octets, writer.at);
-        Ok(Self { octets, header_octets, payload_octets_max, inner_at, inner, tunnel })
+        let udp_checksum = repr.udp_checksum;
+        Ok(Self { octets, header_octets, payload_octets_max, inner_at, inner, udp_checksum, tunnel })
     }
 
     /// Octets of all headers.
@@ -281,11 +292,17 @@ impl HeaderTemplate {
         }
     }
 
-    /// Some IPv4 header may be fragmented on its way: give each frame its own identification
-    /// ([`HeaderTemplate::write_frame_identified`]).
+    /// Source and destination address of the (inner) IPv4 header as one number: what identifications are counted by.
+    /// `None` for IPv6.
     #[must_use]
-    pub fn needs_identification(&self) -> bool {
-        self.inner.identify || self.tunnel.is_some_and(|tunnel| tunnel.stack.identify)
+    pub fn address_pair(&self) -> Option<u64> {
+        self.inner.address_pair(&self.octets)
+    }
+
+    /// Source and destination address of the tunnel's IPv4 header as one number; `None`: no tunnel, or over IPv6.
+    #[must_use]
+    pub fn outer_address_pair(&self) -> Option<u64> {
+        self.tunnel.as_ref()?.stack.address_pair(&self.octets)
     }
 
     /// Writes the frame for `payload` at the start of `out`; returns its octets. Identifications are 0.
@@ -293,17 +310,17 @@ impl HeaderTemplate {
     /// # Errors
     /// `TooLong` payload, `NoRoom`; `out` is untouched then.
     pub fn write_frame(&self, payload: &[u8], out: &mut [u8]) -> Result<usize, WireError> {
-        self.write_frame_identified(payload, 0, out)
+        self.write_frame_identified(payload, Identifications::default(), out)
     }
 
-    /// Writes the headers and the payload, with an identification for the IPv4 headers that may be fragmented (RFC 6864 4.2); the others keep 0.
+    /// Writes the headers and the payload, with these identifications in the IPv4 headers.
     ///
     /// # Errors
     /// `TooLong` payload, `NoRoom`; `out` is untouched then.
     pub fn write_frame_identified(
         &self,
         payload: &[u8],
-        identification: u16,
+        identifications: Identifications,
         out: &mut [u8],
     ) -> Result<usize, WireError> {
         if payload.len() > self.payload_octets_max {
@@ -320,16 +337,23 @@ impl HeaderTemplate {
 
         // payload_octets_max keeps every length below in 16 bits.
         let udp_octets = (udp::HEADER_OCTETS + payload.len()) as u16;
-        self.inner.finish_lengths(header, udp_octets, identification);
+        self.inner.finish_lengths(header, udp_octets, identifications.inner);
         let sum =
             u32::from(self.inner.udp_sum) + 2 * u32::from(udp_octets) + u32::from(checksum::sum(payload));
-        put_udp_checksum(header, self.inner.udp_at, sum);
+        if self.udp_checksum {
+            put_udp_checksum(header, self.inner.udp_at, sum);
+        }
 
         if let Some(tunnel) = &self.tunnel {
             let outer_udp_octets = udp_octets + tunnel.inner_octets;
-            tunnel.stack.finish_lengths(header, outer_udp_octets, identification);
-            if let Some(sum) = tunnel.udp_sum {
-                let sum = u32::from(sum) + 2 * u32::from(outer_udp_octets) + self.inner.outer_sum(udp_octets);
+            tunnel.stack.finish_lengths(header, outer_udp_octets, identifications.outer);
+            if let Some(outer_sum) = tunnel.udp_sum {
+                // Without its checksum the inner datagram sums to that much more.
+                let missing = if self.udp_checksum { 0 } else { u32::from(checksum::fold(u64::from(sum))) };
+                let sum = u32::from(outer_sum)
+                    + 2 * u32::from(outer_udp_octets)
+                    + self.inner.outer_sum(udp_octets)
+                    + missing;
                 put_udp_checksum(header, tunnel.stack.udp_at, sum);
             }
         }
@@ -338,6 +362,14 @@ impl HeaderTemplate {
 }
 
 impl Stack {
+    /// Source and destination address of the IPv4 header among `octets` as one number.
+    #[inline]
+    pub(crate) fn address_pair(&self, octets: &[u8]) -> Option<u64> {
+        let at = self.ip_at + ipv4::field::SOURCE.start;
+        let pair = octets.get(at..at + 8).filter(|_| self.ipv4_sum.is_some())?;
+        pair.try_into().ok().map(u64::from_ne_bytes)
+    }
+
     /// Writes IP and UDP lengths, identification and IPv4 header checksum.
     #[inline]
     pub(crate) fn finish_lengths(&self, header: &mut [u8], udp_octets: u16, identification: u16) {
@@ -345,7 +377,6 @@ impl Stack {
         match self.ipv4_sum {
             Some(sum) => {
                 let total_length = ipv4::HEADER_OCTETS as u16 + udp_octets;
-                let identification = if self.identify { identification } else { 0 };
                 let sum = u32::from(sum) + u32::from(total_length) + u32::from(identification);
                 put16(ip, ipv4::field::TOTAL_LENGTH, total_length);
                 put16(ip, ipv4::field::IDENTIFICATION, identification);
@@ -431,8 +462,7 @@ impl Writer {
         self.append(header);
         let mut sum = pseudo_constant(network);
         sum.add(&header);
-        let identify = matches!(network, Network::V4 { dont_fragment: false, .. });
-        Ok(Stack { ip_at, udp_at, ipv4_sum, identify, udp_sum: sum.folded() })
+        Ok(Stack { ip_at, udp_at, ipv4_sum, udp_sum: sum.folded() })
     }
 
     /// Appends the network header with its length zero; the sum of an IPv4 header without its checksum.

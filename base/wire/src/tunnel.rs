@@ -108,8 +108,14 @@ impl TunnelTemplate {
         self.header_octets
     }
 
+    /// Source and destination address of the IPv4 header as one number: what identifications are counted by. `None` for IPv6.
+    #[must_use]
+    pub fn address_pair(&self) -> Option<u64> {
+        self.stack.address_pair(&self.octets)
+    }
+
     /// Writes the headers into the first octets of `frame`, in front of the inner frame that lies there already.
-    /// `identification` is that of an IPv4 header which may be fragmented (RFC 6864 4.2). `None` when there is no room,
+    /// `identification` is that of an IPv4 header. `None` when there is no room,
     /// or the frame is longer than the length fields can say.
     #[must_use]
     pub fn write_before(&self, identification: u16, frame: &mut [u8]) -> Option<()> {

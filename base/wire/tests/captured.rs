@@ -142,6 +142,7 @@ fn template_repr(dissected: &Dissected<'_>, frame: &[u8]) -> TemplateRepr {
             source: dissected.inner.datagram.source_port(),
             destination: dissected.inner.datagram.destination_port(),
         },
+        udp_checksum: true,
     }
 }
 

@@ -12,16 +12,19 @@ use proptest::prelude::*;
 /// A frame the slow way; `tunnel_ports` are those of the outer datagram.
 fn slow(
     repr: &TemplateRepr,
-    identification: u16,
+    identifications: Identifications,
     tunnel_ports: Option<Ends<u16>>,
     payload: &[u8],
 ) -> Vec<u8> {
-    let inner = slow_stack(repr.ethernet, repr.vlan, &repr.network, repr.udp, identification, true, payload);
+    let Identifications { outer: outermost, inner: number } = identifications;
+    let (has_checksum, udp) = (repr.udp_checksum, repr.udp);
+    let inner = slow_stack(repr.ethernet, repr.vlan, &repr.network, udp, number, has_checksum, payload);
     let (Some(outer), Some(ports)) = (&repr.outer, tunnel_ports) else { return inner };
     let tunnelled = [&vxlan::header(outer.vni)[..], &inner].concat();
     let dscp = if outer.dscp_inherit { repr.network.ds().0 } else { outer.network.ds().0 } >> 2;
-    let network = outer.network.with_ds(DsField(dscp << 2 | repr.network.ds().0 & 3));
-    slow_stack(outer.ethernet, None, &network, ports, identification, outer.udp_checksum, &tunnelled)
+    let ecn = [0, 1, 2, 2][usize::from(repr.network.ds().0 & 3)];
+    let network = outer.network.with_ds(DsField(dscp << 2 | ecn));
+    slow_stack(outer.ethernet, None, &network, ports, outermost, outer.udp_checksum, &tunnelled)
 }
 
 fn slow_stack(
@@ -57,7 +60,6 @@ fn slow_network(network: &Network, udp_octets: u16, identification: u16) -> (Vec
         Network::V4 { source, destination, ttl, ds, dont_fragment } => {
             let mut header = ipv4::udp_header(source, destination, ttl, ds, dont_fragment).to_vec();
             header[2..4].copy_from_slice(&(20 + udp_octets).to_be_bytes());
-            let identification = if dont_fragment { 0 } else { identification };
             header[4..6].copy_from_slice(&identification.to_be_bytes());
             let checksum = !naive_sum(&header);
             header[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -76,8 +78,8 @@ fn slow_network(network: &Network, udp_octets: u16, identification: u16) -> (Vec
 }
 
 fn network() -> impl Strategy<Value = Network> {
-    let v4 = (any::<[u8; 4]>(), any::<[u8; 4]>(), any::<u8>(), any::<u8>(), any::<bool>()).prop_map(
-        |(source, destination, ttl, ds, dont_fragment)| Network::V4 {
+    let v4 = (any::<[[u8; 4]; 2]>(), any::<u8>(), any::<u8>(), any::<bool>()).prop_map(
+        |([source, destination], ttl, ds, dont_fragment)| Network::V4 {
             source: source.into(),
             destination: destination.into(),
             ttl,
@@ -125,13 +127,14 @@ fn template_repr() -> impl Strategy<Value = TemplateRepr> {
             vid: Vid::new(vid).expect("12 bits"),
         })
     });
-    (prop::option::of(outer()), macs(), vlan, network(), any::<[u16; 2]>()).prop_map(
-        |(outer, ethernet, vlan, network, [source, destination])| TemplateRepr {
+    (prop::option::of(outer()), macs(), vlan, network(), any::<[u16; 2]>(), any::<bool>()).prop_map(
+        |(outer, ethernet, vlan, network, [source, destination], udp_checksum)| TemplateRepr {
             outer,
             ethernet,
             vlan,
             network,
             udp: Ends { source, destination },
+            udp_checksum,
         },
     )
 }
@@ -150,9 +153,11 @@ proptest! {
     #[test]
     fn fast_equals_slow(
         repr in template_repr(),
-        identification: u16,
+        outer: u16,
+        inner: u16,
         payload in prop::collection::vec(any::<u8>(), 0..400),
     ) {
+        let identification = Identifications { outer, inner };
         let template = HeaderTemplate::new(&repr).expect("valid");
         let mut out = vec![0xaa; HEADER_OCTETS_MAX + payload.len() + 3];
         let frame_octets = template.write_frame_identified(&payload, identification, &mut out).expect("room");
@@ -166,6 +171,7 @@ proptest! {
     /// Checksums at their edges: payloads that drive the sum to all ones and around it.
     #[test]
     fn checksum_edges(repr in template_repr(), filler in prop::sample::select(vec![0_u8, 0xff]), step in 0_u32..4) {
+        let repr = TemplateRepr { udp_checksum: true, ..repr };
         let template = HeaderTemplate::new(&repr).expect("valid");
         let mut out = vec![0; HEADER_OCTETS_MAX + 64];
         let mut payload = vec![filler; 18];
@@ -177,7 +183,7 @@ proptest! {
         let word = ((checksum + 0xffff - step) % 0xffff) as u16;
         payload[16..].copy_from_slice(&word.to_be_bytes());
         let frame_octets = template.write_frame(&payload, &mut out).expect("room");
-        prop_assert_eq!(&out[..frame_octets], slow(&repr, 0, tunnel_ports(&repr, &out), &payload));
+        prop_assert_eq!(&out[..frame_octets], slow(&repr, Identifications::default(), tunnel_ports(&repr, &out), &payload));
         let checksum = u32::from(u16::from_be_bytes([out[at], out[at + 1]]));
         prop_assert_eq!(checksum, if step == 0 { 0xffff } else { step });
     }
@@ -194,7 +200,8 @@ proptest! {
         prop_assert_eq!(dissected.payload(), &payload[..]);
         prop_assert_eq!((dissected.inner.source, dissected.inner.destination), repr.network.addresses());
         prop_assert_eq!(dissected.inner.vlan, repr.vlan);
-        prop_assert_eq!(dissected.inner.checksum(), UdpChecksum::Right);
+        let expected = if repr.udp_checksum { UdpChecksum::Right } else { UdpChecksum::Absent };
+        prop_assert_eq!(dissected.inner.checksum(), expected);
         prop_assert_eq!(dissected.tunnel.map(|tunnel| tunnel.vni), repr.outer.map(|outer| outer.vni));
         if let (Some(tunnel), Some(outer)) = (dissected.tunnel, repr.outer) {
             let expected = if outer.udp_checksum { UdpChecksum::Right } else { UdpChecksum::Absent };
@@ -221,7 +228,7 @@ fn example(outer: bool) -> TemplateRepr {
         udp_checksum: true,
     });
     let udp = Ends { source: 1000, destination: 2000 };
-    TemplateRepr { outer, ethernet: macs, vlan: None, network: network(1), udp }
+    TemplateRepr { outer, ethernet: macs, vlan: None, network: network(1), udp, udp_checksum: true }
 }
 
 #[test]
@@ -232,7 +239,10 @@ fn the_longest_payload_and_one_more() {
         let mut out = vec![0; 70_000];
         let payload = vec![0xa5; longest + 1];
         let frame_octets = template.write_frame(&payload[..longest], &mut out).expect("fits");
-        assert_eq!(out[..frame_octets], slow(&repr, 0, tunnel_ports(&repr, &out), &payload[..longest]));
+        assert_eq!(
+            out[..frame_octets],
+            slow(&repr, Identifications::default(), tunnel_ports(&repr, &out), &payload[..longest])
+        );
         let too_long = WireError::TooLong { header: Header::Udp, octets: longest + 1 };
         assert_eq!(template.write_frame(&payload, &mut out), Err(too_long));
     }
@@ -256,8 +266,10 @@ fn sizes() {
     assert_eq!((plain.wire_octets(16), tunnelled.wire_octets(64)), (84, 92 + 64 + 24));
     // The service data unit has neither padding nor tag.
     assert_eq!((plain.sdu_octets(16), tunnelled.sdu_octets(64)), (16 + 28, 92 + 64 - 14));
-    assert!(!plain.needs_identification());
-    assert!(tunnelled.needs_identification());
+    let pair = |net| u64::from_ne_bytes([10, 0, net, 1, 10, 0, net, 2]);
+    assert_eq!((plain.address_pair(), plain.outer_address_pair()), (Some(pair(1)), None));
+    let pairs = (tunnelled.address_pair(), tunnelled.outer_address_pair());
+    assert_eq!(pairs, (Some(pair(1)), Some(pair(0))));
     assert_eq!(HEADER_OCTETS_MAX, 136);
 }
 

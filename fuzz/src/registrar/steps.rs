@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ktsn_ring::control::{Expect, Hello, Register, ShowPort, TxtimeClaim, Unregister};
+use ktsn_ring::control::{Expect, Hello, LaterHeader, Register, ShowPort, TxtimeClaim, Unregister};
 use ktsn_ring::layout::ABI;
 use ktsnd::fuzzing::registrar::{Namespace, Passed};
 
@@ -65,6 +65,25 @@ fn claim(octet: u8) -> TxtimeClaim {
         1 => TxtimeClaim::Asked,
         _ => TxtimeClaim::Tai(octet >> 6),
     }
+}
+
+/// A datagram to be sent later. Some have an odd clock or flag, or a length that is not theirs; long ones soon fill a client's room.
+fn later(octets: &mut Octets<'_>) -> Option<Vec<u8>> {
+    let (odd, length) = (octets.next()?, octets.next()?);
+    let count = if length > 250 { 65_507 } else { u32::from(length) };
+    let header = LaterHeader {
+        clock: [1, 11, 0, 7, 5].get(usize::from(odd & 7)).copied().unwrap_or(1),
+        // Long past, or beyond every horizon.
+        tx_time: if odd & 0x18 == 0x18 { u64::MAX } else { u64::from(odd) },
+        flags: if odd & 0x60 == 0x60 { 0x8000 } else { 0 },
+        name_octets: u32::from(length % 3) * 8,
+        control_octets: u32::from(odd >> 7) * 16,
+        payload_octets: count,
+    };
+    let lies = usize::from(length == 7);
+    let parts = [header.name_octets, header.control_octets, header.payload_octets];
+    let rest = parts.iter().sum::<u32>() as usize - lies;
+    Some(header.encode().iter().flat_map(|word| word.to_ne_bytes()).chain(vec![odd; rest]).collect())
 }
 
 impl Model {
@@ -157,10 +176,18 @@ impl Model {
         };
         let token = self.next_token;
         self.next_token += 1;
+        if octet >> 3 == 0x1d {
+            let message = later(octets)?;
+            let passed = passed(octets)?;
+            self.say(at, &message, &passed);
+            return Some(());
+        }
         let message = match octet >> 3 {
             0x1e => Expect.encode(),
             0x1f => ShowPort { stream_index, token }.encode(),
-            claimed => Register { stream_index, token, txtime: claim(claimed) }.encode(),
+            claimed => {
+                Register { stream_index, token, txtime: claim(claimed), is_kept: claimed % 2 == 1 }.encode()
+            }
         };
         let passed = passed(octets)?;
         self.say(at, &message, &passed);

@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 
 use clap::{Command, ValueEnum};
-use clap_complete::Shell;
+use clap_complete::{Generator as _, Shell};
 use clap_mangen::Man;
 
 /// What to write.
@@ -42,12 +42,17 @@ pub fn write(command: Command, kind: Kind, section: u8, directory: &Path) -> io:
         Kind::Completions => {
             let mut command = without_hidden(&command);
             let name = command.get_name().to_owned();
-            for shell in SHELLS {
-                clap_complete::generate_to(shell, &mut command, &name, directory)?;
-            }
-            Ok(())
+            SHELLS.into_iter().try_for_each(|shell| write_completions(&mut command, shell, &name, directory))
         }
     }
+}
+
+/// clap_complete takes a dash in a program's name for the beginning of a subcommand: the text is made for the name with another character.
+fn write_completions(command: &mut Command, shell: Shell, name: &str, directory: &Path) -> io::Result<()> {
+    let (without_dash, mut text) = (name.replace('-', "_"), Vec::new());
+    clap_complete::generate(shell, command, without_dash.as_str(), &mut text);
+    let text = String::from_utf8(text).map_err(io::Error::other)?;
+    fs::write(directory.join(shell.file_name(name)), text.replace(&without_dash, name))
 }
 
 /// The same command without its hidden commands and arguments, which completions would offer.

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use ktsn_measure::clock;
+use ktsn_traffic::clock;
 
 pub(crate) use status::Snapshot;
 

@@ -8,11 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use ktsn_host::{HostError, find_program};
+use ktsn_realtime::RealTime;
+use ktsn_time::Nanos;
+use ktsn_traffic::clock::stop_on_signals;
 use serde_json::json;
 
 use crate::doctor::finding::{Finding, State};
 use crate::doctor::vm::Side;
-use crate::doctor::{self, program};
+use crate::doctor::{self, program, wake_ups};
 use crate::{control, output};
 
 const EXAMPLES: &str = "\
@@ -22,11 +26,16 @@ Examples:
   ktsn doctor --capture
   ktsn doctor --vm
   ktsn doctor --rt 1
+  ktsn doctor --wake-ups 10s
   ktsn doctor --program ./controller --json | jq .program
   ktsn doctor --json | jq '.findings[] | select(.state != \"ok\")'
 
-Exit status: 0 nothing failed (there may be warnings); 1 something failed;
-  2 wrong usage or no such program.";
+A finding is ok, warn, fail or \"not known\": then its source, which stands below each finding, does not say.
+The trials of queueing disciplines make the kernel load its modules sch_etf, sch_taprio, sch_fq and sch_mqprio, where it has them; they stay \
+loaded. Nothing else is changed.
+
+Exit status: 0 nothing failed (there may be warnings and things that are not known); 1 something failed;
+  2 wrong usage, no such program or no such CPU.";
 
 /// Look at this machine, and say what to change.
 #[derive(Args, Clone, Debug)]
@@ -53,6 +62,15 @@ pub(crate) struct DoctorArgs {
     /// Look at what makes wake-ups late instead, for a program on this CPU.
     #[arg(long, value_name = "CPU", conflicts_with_all = ["program", "capture", "vm"])]
     rt: Option<u32>,
+    /// Measure how late a real-time thread wakes up instead, for TIME and without a load, and hold that against what services ask for; needs
+    /// cyclictest (Debian: rt-tests) and the right to SCHED_FIFO.
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = wake_ups::duration_of,
+        conflicts_with_all = ["program", "capture", "vm", "rt"]
+    )]
+    wake_ups: Option<Nanos>,
     /// JSON instead of text.
     #[arg(long)]
     json: bool,
@@ -77,17 +95,34 @@ fn show(args: &DoctorArgs) -> Result<u8, (u8, String)> {
         control::run_dir(args.run_dir.as_deref()).map_err(|error| (2, format!("--run-dir: {error}")))?;
     let program = match &args.program {
         None => None,
-        Some(name) => Some(program::find(name).ok_or_else(|| {
+        Some(name) => Some(find_program(name).ok_or_else(|| {
             let what = "no such program; give its path or a name on the search path (PATH)";
             (2, format!("--program {}: {what}", name.display()))
         })?),
     };
-    let findings = match (args.vm, args.rt) {
-        (Some(side), _) => doctor::look_at_vm(side),
-        (None, Some(cpu)) => doctor::look_at_wake_ups(cpu),
-        (None, None) => doctor::look(&run_dir, program.as_deref(), args.capture),
+    let mut measured = None;
+    let findings = match (args.vm, args.rt, args.wake_ups) {
+        (Some(side), _, _) => doctor::look_at_vm(side),
+        (None, Some(cpu), _) => {
+            doctor::look_at_wake_ups(cpu).map_err(|what| (2, format!("--rt {cpu}: {what}")))?
+        }
+        (None, None, Some(lasts)) => {
+            stop_on_signals();
+            let found = wake_ups::measure(lasts);
+            if let Err(stopped @ HostError::Stopped) = found {
+                return Err((1, stopped.to_string()));
+            }
+            let finding = wake_ups::finding(&found);
+            measured = found.ok();
+            vec![finding]
+        }
+        (None, None, None) => doctor::look(&run_dir, program.as_deref(), args.capture),
     };
-    let text = if args.json { json_of(&run_dir, &findings, program.as_deref()) } else { text_of(&findings) };
+    let text = if args.json {
+        json_of(&run_dir, &findings, program.as_deref(), measured.as_ref())
+    } else {
+        text_of(&findings)
+    };
     output::show(&text).map_err(|what| (1, what))?;
     Ok(u8::from(count(&findings, State::Fail) > 0))
 }
@@ -105,20 +140,33 @@ fn text_of(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for finding in findings {
-        text.push_str(&format!("{:>4}  {:width$}  {}\n", finding.state.word(), finding.name, finding.value));
+        let state = finding.state.word();
+        text.push_str(&format!("{state:>9}  {:width$}  {}\n", finding.name, finding.value));
+        let indent = " ".repeat(width + 13);
         if finding.state != State::Ok {
-            let indent = " ".repeat(width + 8);
             text.push_str(&format!("{indent}means:  {}\n", finding.meaning));
             text.push_str(&format!("{indent}remedy: {}\n", finding.remedy.as_deref().unwrap_or("-")));
         }
+        text.push_str(&format!("{indent}source: {}\n", finding.source));
     }
-    let [ok, warn, fail] = [State::Ok, State::Warn, State::Fail].map(|state| count(findings, state));
-    text.push_str(&format!("\n{ok} ok, {warn} warnings, {fail} failed\n"));
+    let [ok, unknown, warn, fail] =
+        [State::Ok, State::NotKnown, State::Warn, State::Fail].map(|state| count(findings, state));
+    text.push_str(&format!("\n{ok} ok, {unknown} not known, {warn} warnings, {fail} failed\n"));
     text
 }
 
-fn json_of(run_dir: &Path, findings: &[Finding], program: Option<&Path>) -> String {
-    format!("{:#}\n", value_of(run_dir, findings, program))
+/// `measured` becomes the member `realtime`, as in the results of `ktsn rt run`.
+fn json_of(
+    run_dir: &Path,
+    findings: &[Finding],
+    program: Option<&Path>,
+    measured: Option<&RealTime>,
+) -> String {
+    let mut value = value_of(run_dir, findings, program);
+    if let Some(measured) = measured {
+        value["realtime"] = json!(measured);
+    }
+    format!("{value:#}\n")
 }
 
 fn value_of(run_dir: &Path, findings: &[Finding], program: Option<&Path>) -> serde_json::Value {
@@ -127,6 +175,7 @@ fn value_of(run_dir: &Path, findings: &[Finding], program: Option<&Path>) -> ser
         "program": program,
         "run_dir": run_dir.to_string_lossy(),
         "ok": count(findings, State::Ok),
+        "not_known": count(findings, State::NotKnown),
         "warn": count(findings, State::Warn),
         "fail": count(findings, State::Fail),
         "findings": findings,
@@ -136,26 +185,31 @@ fn value_of(run_dir: &Path, findings: &[Finding], program: Option<&Path>) -> ser
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::finding::Look;
 
     #[test]
     fn what_is_not_ok_is_explained() {
         let findings = [
-            Finding::ok("kernel", "6.1", "new enough"),
-            Finding::warn("clock", "no", "off by the difference", "run ptp4l"),
-            Finding::fail("af_packet", "refused", "no port", "grant CAP_NET_RAW"),
+            Look::at("kernel", "/proc/version").ok("6.1", "new enough"),
+            Look::at("clock", "adjtimex").warn("no", "off by the difference", "run ptp4l"),
+            Look::at("cpus", "/sys").not_known("no list", "unknown", "mount /sys"),
+            Look::at("af_packet", "socket").fail("refused", "no port", "grant CAP_NET_RAW"),
         ];
         let text = text_of(&findings);
-        assert!(text.contains("  ok  kernel     6.1\n"), "{text}");
+        assert!(text.contains("       ok  kernel     6.1\n"), "{text}");
+        assert!(text.contains("not known  cpus       no list\n"), "{text}");
         assert!(
             text.contains("means:  off by the difference\n") && text.contains("remedy: run ptp4l\n"),
             "{text}"
         );
+        assert!(text.contains("source: /proc/version\n") && text.contains("source: socket\n"), "{text}");
         assert!(!text.contains("new enough"), "{text}");
-        assert!(text.ends_with("1 ok, 1 warnings, 1 failed\n"), "{text}");
+        assert!(text.ends_with("1 ok, 1 not known, 1 warnings, 1 failed\n"), "{text}");
         let value: serde_json::Value =
-            serde_json::from_str(&json_of(Path::new("/x"), &findings, None)).unwrap();
-        assert_eq!(value["findings"][2]["state"], "fail");
+            serde_json::from_str(&json_of(Path::new("/x"), &findings, None, None)).unwrap();
+        assert_eq!(value["findings"][3]["state"], "fail");
         assert_eq!(value["findings"][0]["remedy"], serde_json::Value::Null);
-        assert_eq!(value["fail"], 1);
+        assert_eq!((&value["findings"][2]["state"], &value["not_known"]), (&"not known".into(), &1.into()));
+        assert_eq!((&value["findings"][1]["source"], &value["fail"]), (&"adjtimex".into(), &1.into()));
     }
 }

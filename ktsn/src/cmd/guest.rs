@@ -7,16 +7,16 @@
 use std::path::PathBuf;
 use std::process::{Command as Program, ExitCode, Stdio};
 
+use crate::guest::{self, Check, Daemon, Done, Gates, Mode, Request, Rhythm, Verified};
 use clap::{Args, Subcommand, ValueEnum};
-use ktsn_lab::LabError;
-use ktsn_lab::guest::{self, Check, Daemon, Done, Gates, Mode, Request, Rhythm, Verified};
-use ktsn_measure::clock;
+use ktsn_cli::schedule;
+use ktsn_host::HostError;
 use ktsn_schedule::Format;
 use ktsn_time::{Nanos, Tai};
+use ktsn_traffic::clock;
 use serde_json::json;
 
 use super::observer::span;
-use super::schedule;
 use crate::{installed, output};
 
 const EXAMPLES: &str = "\
@@ -209,16 +209,16 @@ pub(crate) fn run(args: &GuestArgs) -> ExitCode {
     };
     done.unwrap_or_else(|failed| {
         eprintln!("ktsn guest {name}: {failed}");
-        ExitCode::from(failed.downcast_ref::<LabError>().map_or(1, LabError::exit_status))
+        ExitCode::from(failed.downcast_ref::<HostError>().map_or(1, HostError::exit_status))
     })
 }
 
 /// The schedule of a file; its faults are wrong usage.
-fn gates(args: &SetupArgs) -> Result<Option<Gates>, LabError> {
+fn gates(args: &SetupArgs) -> Result<Option<Gates>, HostError> {
     let Some(file) = &args.schedule else { return Ok(None) };
-    let schedule = schedule::load(file, Format::Auto).map_err(LabError::Usage)?;
+    let schedule = schedule::load(file, Format::Auto).map_err(HostError::Usage)?;
     let file = std::path::absolute(file)
-        .map_err(|error| LabError::Usage(format!("--schedule {}: {error}", file.display())))?;
+        .map_err(|error| HostError::Usage(format!("--schedule {}: {error}", file.display())))?;
     Ok(Some(Gates { file, schedule }))
 }
 
@@ -230,7 +230,7 @@ fn attach(device: &str, keys: Option<&str>) -> String {
     )
 }
 
-fn request(args: &SetupArgs) -> Result<Request, LabError> {
+fn request(args: &SetupArgs) -> Result<Request, HostError> {
     let mode = match args.mode {
         Keeper::Etf => Mode::Etf,
         Keeper::Taprio => Mode::Taprio,
@@ -285,8 +285,8 @@ fn setup(args: &SetupArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Sends the frames of a check in a program with libktsn.
-fn served(check: &Check, run_dir: &std::path::Path) -> Result<Verified, LabError> {
-    let system = |what| move |source| LabError::System { what, source };
+fn served(check: &Check, run_dir: &std::path::Path) -> Result<Verified, HostError> {
+    let system = |what| move |source| HostError::System { what, source };
     let own = std::env::current_exe().map_err(system("the path of this program"))?;
     let nanos = |span: Nanos| format!("{}ns", span.get());
     let mut program = Program::new(&own);
@@ -297,7 +297,7 @@ fn served(check: &Check, run_dir: &std::path::Path) -> Result<Verified, LabError
     program.args(["--cycle", &nanos(check.rhythm.cycle), "--early", &nanos(check.early_max)]);
     program.args(["--base-time", &check.rhythm.base.as_nanos().to_string()]);
     let ended = program.stdin(Stdio::null()).output().map_err(system("starting `ktsn run`"))?;
-    serde_json::from_slice(&ended.stdout).map_err(|_| LabError::Command {
+    serde_json::from_slice(&ended.stdout).map_err(|_| HostError::Command {
         command: "ktsn run -- ktsn guest verify".to_owned(),
         status: ended.status.to_string(),
         stderr: String::from_utf8_lossy(&ended.stderr).trim().to_owned(),

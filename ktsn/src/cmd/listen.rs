@@ -8,11 +8,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use ktsn_measure::clock;
-use ktsn_measure::listener::{self, Ended, ListenError, Outcome, Plan, Wait};
-use ktsn_measure::records::{ArrivalRecord, save_arrivals};
-use ktsn_measure::stats::{Jitter, Statistics};
 use ktsn_time::Nanos;
+use ktsn_traffic::clock;
+use ktsn_traffic::listener::{self, Ended, ListenError, Outcome, Plan, Wait};
+use ktsn_traffic::records::{ArrivalRecord, save_arrivals};
+use ktsn_traffic::stats::{Jitter, Statistics};
 use serde::Serialize;
 
 use super::observer::{Failed, Files, Rights, line, span};
@@ -162,8 +162,8 @@ fn text(outcome: &Outcome, latency: Option<&Statistics>, jitter: Option<&Statist
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ktsn_measure::payload::Probe;
     use ktsn_time::Tai;
+    use ktsn_traffic::payload::Probe;
 
     #[test]
     fn a_place_to_listen_is_a_port_or_an_address_with_one() {

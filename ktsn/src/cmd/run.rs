@@ -14,8 +14,10 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use ktsn_host::find_program;
 
 use super::with_daemon::{self, Failed};
+use crate::doctor::habits;
 use crate::doctor::program::{self, Obstacle};
 use crate::{control, installed};
 
@@ -270,7 +272,11 @@ fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
 /// sends, it needs no library.
 fn look_at_program(name: &OsStr, policy: Option<Policy>, run_dir: &Path) -> Result<(), Refused> {
     // The start reports a program that is missing or unreadable.
-    let Some(Ok(inspection)) = program::find(name).map(|path| program::inspect(&path)) else { return Ok(()) };
+    let Some(Ok(inspection)) = find_program(name).map(|path| program::inspect(&path)) else { return Ok(()) };
+    if habits::is_ended_by_asan(inspection.names) && is_told() {
+        let (meaning, remedy) = (habits::ASAN_MEANING, habits::ASAN_REMEDY);
+        eprintln!("ktsn run: warning: program_asan: {}: {meaning}; {remedy}", inspection.executed.display());
+    }
     let Some(obstacle) = inspection.obstacle else { return Ok(()) };
     if crate::captured::check(run_dir).is_ok() {
         return Ok(());
@@ -316,7 +322,7 @@ fn is_told() -> bool {
 /// Tells why the program did not start, with the status that shells use.
 fn cannot_start(name: &OsStr, error: &io::Error) -> ExitCode {
     let shown = name.display();
-    let (status, remedy) = match (error.kind(), program::find(name)) {
+    let (status, remedy) = match (error.kind(), find_program(name)) {
         (io::ErrorKind::NotFound, Some(path)) if path.is_file() => {
             (NOT_FOUND, "the interpreter that it names does not exist; install it".to_owned())
         }

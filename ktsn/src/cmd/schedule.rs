@@ -10,13 +10,13 @@ mod convert;
 mod show;
 pub(super) mod status;
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
+use ktsn_cli::schedule::read;
 use ktsn_schedule::analysis::Link;
-use ktsn_schedule::{Format, Schedule, limits, units};
+use ktsn_schedule::{Format, Remark, Schedule, units};
 use ktsn_time::Nanos;
 
 const EXAMPLES: &str = "\
@@ -133,34 +133,8 @@ impl Input {
         if self.file.as_os_str() == "-" { "standard input".into() } else { self.file.display().to_string() }
     }
 
-    /// The schedule; without one every fault is printed on a line with file, line and column.
-    fn load(&self) -> Option<Schedule> {
-        load(&self.file, self.format.into()).map_err(|faults| eprintln!("{faults}")).ok()
+    /// The schedule and what its reader remarks; without one every fault is printed on a line with file, line and column.
+    fn load(&self) -> Option<(Schedule, Vec<Remark>)> {
+        read(&self.file, self.format.into()).map_err(|faults| eprintln!("{faults}")).ok()
     }
-}
-
-/// Reads a schedule; an error is ready to be shown.
-pub(super) fn load(file: &Path, format: Format) -> Result<Schedule, String> {
-    let is_standard_input = file.as_os_str() == "-";
-    let name = if is_standard_input { "standard input".into() } else { file.display().to_string() };
-    // One octet more than is read: a longer text is refused as a whole.
-    let limit = limits::OCTETS_MAX as u64 + 1;
-    let mut octets = Vec::new();
-    let read = if is_standard_input {
-        std::io::stdin().lock().take(limit).read_to_end(&mut octets)
-    } else {
-        std::fs::File::open(file).and_then(|file| file.take(limit).read_to_end(&mut octets))
-    };
-    read.map_err(|error| format!("{name}: {error}"))?;
-    let text = String::from_utf8(octets).map_err(|error| {
-        let valid =
-            String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]).into_owned();
-        let line = valid.matches('\n').count() + 1;
-        let column = valid.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        format!("{name}:{line}:{column}: found octets that are no UTF-8, expected text")
-    })?;
-    ktsn_schedule::parse(&text, format).map_err(|faults| {
-        let lines: Vec<String> = faults.as_slice().iter().map(|fault| format!("{name}:{fault}")).collect();
-        lines.join("\n")
-    })
 }

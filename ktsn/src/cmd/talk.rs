@@ -9,11 +9,11 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use ktsn_measure::clock::{self, ScheduleClock};
-use ktsn_measure::records::save_talk;
-use ktsn_measure::stats::Statistics;
-use ktsn_measure::talker::{self, Gaps, Mode, Outcome, Plan, TalkError};
 use ktsn_time::{Nanos, Tai};
+use ktsn_traffic::clock::{self, ScheduleClock};
+use ktsn_traffic::records::save_talk;
+use ktsn_traffic::stats::Statistics;
+use ktsn_traffic::talker::{self, Gaps, Mode, Outcome, Plan, TalkError};
 use serde::Serialize;
 
 use super::observer::{Failed, Files, Rights, line, span};

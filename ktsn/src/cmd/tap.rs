@@ -8,11 +8,11 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use ktsn_measure::clock;
-use ktsn_measure::listener::Ended;
-use ktsn_measure::records::save_arrivals;
-use ktsn_measure::tap::{self, Plan};
 use ktsn_time::Nanos;
+use ktsn_traffic::clock;
+use ktsn_traffic::listener::Ended;
+use ktsn_traffic::records::save_arrivals;
+use ktsn_traffic::tap::{self, Plan};
 
 use super::observer::{Failed, Files, span};
 

@@ -42,9 +42,10 @@ pub(super) fn taken(statistics: &StatisticsReply) -> u64 {
     statistics.attachments.iter().map(|of| of.taken).sum()
 }
 
-/// Whether each frame that was taken over has left or was dropped.
+/// Whether each frame that was taken over has left, was dropped, or was left to the kernel.
 pub(super) fn is_settled(statistics: &StatisticsReply) -> bool {
-    let is_settled = |of: &AttachmentStatistics| of.taken <= of.sent + of.dropped.values().sum::<u64>();
+    let is_settled =
+        |of: &AttachmentStatistics| of.taken <= of.sent + of.passed + of.dropped.values().sum::<u64>();
     statistics.attachments.iter().all(is_settled)
 }
 
@@ -58,9 +59,16 @@ pub(super) fn lines(statistics: &StatisticsReply) -> Vec<String> {
     let passed_line = |(word, count): (&String, &u64)| {
         format!("{count} {} passed to the kernel as {}", frames(*count), passed_as(word))
     };
+    let refused_line = |(word, count): (&String, &u64)| {
+        format!(
+            "{count} {} passed to the kernel and not sent at their time, as {word}; see ktsnd's log",
+            frames(*count)
+        )
+    };
     let sums = sums(statistics);
     let passed = sums.bypassed.iter().map(passed_line);
-    sums.dropped.iter().map(line).chain(passed).chain(ring_full(sums.ring_full)).collect()
+    let refused = sums.kernel_dropped.iter().map(refused_line);
+    sums.dropped.iter().map(line).chain(passed).chain(refused).chain(ring_full(sums.ring_full)).collect()
 }
 
 /// The line for a program that was to expect arrivals and never did; `None` where it did.
@@ -166,6 +174,10 @@ const fn advice(reason: BypassReason) -> &'static str {
         }
         BypassReason::UnsupportedOption => {
             "the socket, or the call, has an option that frames of ktsnd do not carry; docs/guide/programs.md lists them"
+        }
+        BypassReason::RoutingRules => {
+            "only the kernel knows their way, by a rule, several next hops, an encapsulation or a packet filter in their network \
+             namespace; look at ip rule, ip route, nft list ruleset and iptables-save there"
         }
         BypassReason::UnsupportedFamily => {
             "kernel capture serves only UDP; preload libktsn, which also sends frames of packet sockets"

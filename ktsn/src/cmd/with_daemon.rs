@@ -6,6 +6,7 @@
 //! this process is killed. Its log and sockets lie in a directory that is removed afterwards, so `ktsn run` says what it did not send.
 
 mod asked;
+mod left;
 mod watch;
 
 use std::fs::File;
@@ -81,10 +82,15 @@ pub(super) fn run(
     let warned = daemon.wait_until_serving(&place.run_dir, &signals)?;
     program.env("KTSN_RUN_DIR", &place.run_dir);
     signals.unhold_in(program);
+    left::adopt().map_err(io_failed("prctl(PR_SET_CHILD_SUBREAPER)"))?;
     let mut child = program.spawn().map_err(Failed::Program)?;
     let watch = Watch::new(&place.run_dir, daemon.child.id(), warned);
     let status =
         look_after(&mut child, &mut daemon, &signals, watch).map_err(io_failed("waiting for the program"));
+    // A program that goes to the background ends well.
+    if matches!(status, Ok(0)) {
+        left::wait(&mut daemon, &signals);
+    }
     daemon.tell_unserved(&place.run_dir, receive == Some("expect"));
     daemon.drain();
     status

@@ -27,6 +27,21 @@ const PARTS_OCTETS_MAX: u64 = 1 << 20;
 const ORDER: LittleEndian = LittleEndian;
 type Header = FileHeader64<LittleEndian>;
 
+/// Libraries and functions of the tables of strings that matter to KTSN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// liburing, or a function for io_uring.
+    pub(crate) io_uring: bool,
+    /// The runtime of the address sanitizer as a library (gcc's default).
+    pub(crate) asan_library: bool,
+    /// mlockall(2).
+    pub(crate) mlockall: bool,
+    /// chroot(2) or pivot_root(2).
+    pub(crate) chroot: bool,
+    /// daemon(3), or setsid(2) with fork(2).
+    pub(crate) daemon: bool,
+}
+
 /// What kind of ELF file it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Elf {
@@ -40,8 +55,8 @@ pub(crate) struct Elf {
     pub(crate) has_dynamic: bool,
     /// Made by the Go tools.
     pub(crate) is_go: bool,
-    /// A table of strings names io_uring.
-    pub(crate) names_io_uring: bool,
+    /// What its tables of strings name; `None` where there is none, or one cannot be read.
+    pub(crate) names: Option<Names>,
     /// Offset and octets of each executable segment in the file.
     code: Vec<(u64, u64)>,
 }
@@ -90,25 +105,33 @@ pub(crate) fn read(file: &mut (impl Read + Seek)) -> io::Result<Option<Elf>> {
     if let Ok(sections) = header.sections(ORDER, data) {
         // The note can be linked away; the section with the build information stays.
         elf.is_go |= sections.section_by_name(ORDER, b".go.buildinfo").is_some();
-        elf.names_io_uring = sections
-            .iter()
-            .filter(|section| {
-                section.sh_type(ORDER) == SHT_STRTAB && section.sh_size(ORDER) <= NAMES_OCTETS_MAX
+        let tables = sections.iter().filter(|section| section.sh_type(ORDER) == SHT_STRTAB);
+        let tables: Option<Vec<&[u8]>> = tables
+            .map(|table| {
+                let is_small = table.sh_size(ORDER) <= NAMES_OCTETS_MAX;
+                is_small.then(|| table.data(ORDER, data).ok()).flatten()
             })
-            .any(|table| table.data(ORDER, data).is_ok_and(names_io_uring));
+            .collect();
+        elf.names = tables.filter(|tables| !tables.is_empty()).map(|tables| names(&tables));
     }
     Ok(Some(elf))
 }
 
-/// Whether its code loads the number of SIOCSHWTSTAMP or SIOCGHWTSTAMP; `false` where the code cannot be read.
-pub(crate) fn asks_hwtstamp(file: &mut (impl Read + Seek), elf: &Elf) -> bool {
+/// Whether its code loads the number of SIOCSHWTSTAMP or SIOCGHWTSTAMP; `None` where not all of the code can be read.
+pub(crate) fn asks_hwtstamp(file: &mut (impl Read + Seek), elf: &Elf) -> Option<bool> {
     let cache = ReadCache::new(file);
     let mut left = CODE_OCTETS_MAX;
-    elf.code.iter().any(|&(offset, octets)| {
-        let within = octets <= left;
+    let mut is_whole = !elf.code.is_empty() && [EM_X86_64, EM_AARCH64].contains(&elf.machine);
+    for &(offset, octets) in &elf.code {
+        let code = if octets <= left { (&cache).read_bytes_at(offset, octets).ok() } else { None };
         left = left.saturating_sub(octets);
-        within && (&cache).read_bytes_at(offset, octets).is_ok_and(|code| loads_hwtstamp(code, elf.machine))
-    })
+        match code {
+            Some(code) if loads_hwtstamp(code, elf.machine) => return Some(true),
+            Some(_) => {}
+            None => is_whole = false,
+        }
+    }
+    is_whole.then_some(false)
 }
 
 /// Whether an instruction in `code` has the number of such a request as its constant. Four octets of other code may look the same:
@@ -141,13 +164,27 @@ fn has_go_note(notes: &[u8], align: u64) -> bool {
         .is_ok_and(|mut notes| notes.any(|note| note.is_ok_and(|note| note.name() == b"Go")))
 }
 
-/// Whether a table of strings (the libraries and functions that the program needs, and its own) names liburing or a
-/// function for io_uring. Those of libuv do not count: it sends no datagrams that way.
-fn names_io_uring(table: &[u8]) -> bool {
-    table.split(|octet| *octet == 0).any(|name| {
+/// What tables of strings (the libraries and functions that the program needs, and its own) name.
+fn names(tables: &[&[u8]]) -> Names {
+    let (mut found, mut forks, mut has_session) = (Names::default(), false, false);
+    for name in tables.iter().flat_map(|table| table.split(|octet| *octet == 0)) {
         let has = |what: &[u8]| name.windows(what.len()).any(|part| part == what);
-        name.starts_with(b"liburing.so") || (has(b"io_uring") && !name.starts_with(b"uv__"))
-    })
+        // io_uring functions of libuv do not count: it sends no datagrams that way.
+        found.io_uring |=
+            name.starts_with(b"liburing.so") || (has(b"io_uring") && !name.starts_with(b"uv__"));
+        found.asan_library |= name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan");
+        // Where symbols were kept, a function has its version behind it.
+        match name.split(|octet| *octet == b'@').next() {
+            Some(b"mlockall") => found.mlockall = true,
+            Some(b"chroot" | b"pivot_root") => found.chroot = true,
+            Some(b"daemon") => found.daemon = true,
+            Some(b"fork" | b"vfork") => forks = true,
+            Some(b"setsid") => has_session = true,
+            _ => {}
+        }
+    }
+    found.daemon |= forks && has_session;
+    found
 }
 
 #[cfg(test)]
@@ -218,15 +255,32 @@ pub(crate) mod tests {
             asks_hwtstamp(&mut Cursor::new(file.clone()), &parsed(file))
         };
         // mov esi, 0x89b0; mov edx, 0x89b1
-        assert!(with(b"\x90\xbe\xb0\x89\0\0\xc3", EM_X86_64, 5));
-        assert!(with(b"\xba\xb1\x89\0\0", EM_X86_64, 5));
-        assert!(!with(b"\xbe\xb0\x89\0\0", EM_X86_64, 4), "data");
-        assert!(!with(b"\xbe\xb0\x89\0\x01\xbe\xb2\x89\0\0", EM_X86_64, 5));
+        assert_eq!(with(b"\x90\xbe\xb0\x89\0\0\xc3", EM_X86_64, 5), Some(true));
+        assert_eq!(with(b"\xba\xb1\x89\0\0", EM_X86_64, 5), Some(true));
+        assert_eq!(with(b"\xbe\xb0\x89\0\0", EM_X86_64, 4), None, "data, and no code");
+        assert_eq!(with(b"\xbe\xb0\x89\0\x01\xbe\xb2\x89\0\0", EM_X86_64, 5), Some(false));
         // mov w1, #0x89b0
-        assert!(with(&0x5291_3601_u32.to_le_bytes(), EM_AARCH64, 5));
+        assert_eq!(with(&0x5291_3601_u32.to_le_bytes(), EM_AARCH64, 5), Some(true));
         // mov x1, #0x89b1
-        assert!(with(&0xd291_3621_u32.to_le_bytes(), EM_AARCH64, 5));
-        assert!(!with(&0x5291_3601_u32.to_le_bytes(), EM_X86_64, 5));
+        assert_eq!(with(&0xd291_3621_u32.to_le_bytes(), EM_AARCH64, 5), Some(true));
+        assert_eq!(with(&0x5291_3601_u32.to_le_bytes(), EM_X86_64, 5), Some(false));
+        assert_eq!(with(b"\xbe\xb0\x89\0\0", object::elf::EM_RISCV, 5), None, "code that is not understood");
+    }
+
+    #[test]
+    fn names_are_whole_words_of_any_table() {
+        let of = |table: &[u8]| names(&[b"\0printf\0", table]);
+        assert_eq!(of(b"chrooted\0daemonise\0mlockall2\0mylibasan.so\0"), Names::default());
+        assert!(of(b"\0daemon@GLIBC_2.2.5\0").daemon && of(b"daemon").daemon);
+        assert!(!of(b"fork\0").daemon && of(b"fork\0setsid\0").daemon);
+        assert!(
+            of(b"mlockall\0").mlockall && of(b"pivot_root\0").chroot && of(b"libasan.so.8\0").asan_library
+        );
+        assert!(
+            of(b"uv__io_uring_enter\0io_uring_submit\0").io_uring && !of(b"uv__io_uring_enter\0").io_uring
+        );
+        // Without sections nothing is known.
+        assert_eq!(parsed(made(&[(PT_LOAD, b"daemon\0")])).names, None);
     }
 
     #[test]

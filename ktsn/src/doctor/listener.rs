@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::finding::Finding;
+use super::finding::{Finding, Look};
 use super::machine::text;
 
-const NAME: &str = "listener_wake_up";
+const WAKE_UP: Look = Look::at("listener_wake_up", "300 datagrams over 127.0.0.1 for each way to wait");
 const DATAGRAMS: usize = 300;
 /// Longer than a CPU needs to fall asleep.
 const PAUSE: Duration = Duration::from_micros(500);
@@ -30,7 +30,7 @@ enum Waits {
 pub(super) fn findings() -> Vec<Finding> {
     let mut findings = vec![wake_up()];
     findings.extend(busy_poll());
-    findings.push(receive_steering(&steered(Path::new("/sys/class/net"))));
+    findings.push(receive_steering(steered(Path::new("/sys/class/net")).as_deref()));
     findings
 }
 
@@ -40,10 +40,10 @@ fn wake_up() -> Finding {
                    or let it call recvmsg with MSG_DONTWAIT again and again on a CPU of its own (not under SCHED_FIFO all the time: \
                    the kernel stops such a thread for 50 ms each second)";
     match measured() {
-        Ok(value) => Finding::ok(NAME, value, meaning),
+        Ok(value) => WAKE_UP.ok(value, meaning),
         Err(error) => {
             let remedy = "run doctor where 127.0.0.1 and two CPUs may be used";
-            Finding::warn(NAME, format!("not measured: {error}"), meaning, remedy)
+            WAKE_UP.not_known(format!("not measured: {error}"), meaning, remedy)
         }
     }
 }
@@ -111,44 +111,55 @@ fn median(sender: usize, listener: usize, waits: Waits) -> io::Result<Duration> 
 
 /// Only drivers of cards have it: a veth's receive path has no queue that could be polled.
 fn busy_poll() -> Option<Finding> {
+    const LOOK: Look = Look::at("busy_poll", "/proc/sys/net/core/busy_poll");
     let value = text("/proc/sys/net/core/busy_poll")?;
     let meaning = "poll and select look into a card's receive queue for so many us before they sleep, where its driver can (SO_BUSY_POLL for \
                    recvmsg); pods behind a veth gain nothing by it";
-    Some(Finding::ok("busy_poll", value, meaning))
+    Some(LOOK.ok(value, meaning))
 }
 
-/// The queues that pass their datagrams to other CPUs (RPS): `device/queue: mask`.
-fn steered(devices: &Path) -> Vec<String> {
+/// The queues that pass their datagrams to other CPUs (RPS): `device/queue: mask`; `None` where no queue can be looked at.
+fn steered(devices: &Path) -> Option<Vec<String>> {
     let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut found = Vec::new();
+    let (mut found, mut queues_count) = (Vec::new(), 0);
     for device in entries(devices) {
         for queue in entries(&device.path().join("queues")) {
-            let mask =
-                text(queue.path().join("rps_cpus")).filter(|mask| mask.contains(|c| !"0,".contains(c)));
+            let Some(mask) = text(queue.path().join("rps_cpus")) else { continue };
+            queues_count += 1;
             let names =
                 [device.file_name(), queue.file_name()].map(|name| name.to_string_lossy().into_owned());
-            found.extend(mask.map(|mask| format!("{}: {mask}", names.join("/"))));
+            if mask.contains(|c| !"0,".contains(c)) {
+                found.push(format!("{}: {mask}", names.join("/")));
+            }
         }
     }
     found.sort_unstable();
-    found
+    (queues_count > 0).then_some(found)
 }
 
 /// What it costs is measured in docs/design/receive-path.md.
-fn receive_steering(queues: &[String]) -> Finding {
-    const NAME: &str = "receive_steering";
+fn receive_steering(queues: Option<&[String]>) -> Finding {
+    const LOOK: Look = Look::at("receive_steering", "/sys/class/net/*/queues/*/rps_cpus");
     let meaning = "a queue with rps_cpus passes each datagram to another CPU by one more interrupt: on the way of a listener that is awake \
                    (it spins, or expects its arrivals) that costs more than it saves, and one that sleeps gains nothing; only bursts gain";
+    let Some(queues) = queues else {
+        return LOOK.not_known(
+            "no receive queue can be looked at",
+            meaning,
+            "mount /sys of this network namespace",
+        );
+    };
     if queues.is_empty() {
-        return Finding::ok(NAME, "no queue passes datagrams to other CPUs (RPS)", meaning);
+        return LOOK.ok("no queue passes datagrams to other CPUs (RPS)", meaning);
     }
     let remedy = "write 0 into rps_cpus of the uplink's and the pods' queues (/sys/class/net/DEVICE/queues/rx-N), and place interrupts by \
                   /proc/irq/N/smp_affinity_list instead";
-    Finding::warn(NAME, queues.join("; "), meaning, remedy)
+    LOOK.warn(queues.join("; "), meaning, remedy)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::State;
     use super::*;
 
     #[test]
@@ -161,10 +172,12 @@ mod tests {
             fs::create_dir_all(&queue).unwrap();
             fs::write(queue.join("rps_cpus"), mask).unwrap();
         }
-        let found = steered(folder.path());
+        let found = steered(folder.path()).unwrap();
         assert_eq!(found, ["b/rx-0: 00,3"]);
-        assert!(receive_steering(&found).remedy.is_some() && receive_steering(&[]).remedy.is_none());
-        assert_eq!(steered(&folder.path().join("nowhere")), Vec::<String>::new());
+        let state = |queues: Option<&[String]>| receive_steering(queues).state;
+        assert_eq!(state(Some(&found)), State::Warn);
+        assert_eq!((state(Some(&[])), state(None)), (State::Ok, State::NotKnown));
+        assert_eq!(steered(&folder.path().join("nowhere")), None);
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //! gone when it ends, and no setting is changed.
 
 mod capture;
+mod devices;
 mod elf;
 pub(crate) mod finding;
+pub(crate) mod habits;
 mod listener;
 mod machine;
 mod netlink;
@@ -18,6 +20,7 @@ pub(crate) mod realtime;
 mod receive;
 mod rights;
 pub(crate) mod vm;
+pub(crate) mod wake_ups;
 
 use std::path::Path;
 
@@ -29,8 +32,12 @@ pub(crate) fn look_at_vm(side: vm::Side) -> Vec<Finding> {
 }
 
 /// What makes wake-ups late, for a program on `cpu`: `ktsn doctor --rt`.
-pub(crate) fn look_at_wake_ups(cpu: u32) -> Vec<Finding> {
-    realtime::findings(cpu).into_iter().map(|one| one.finding).collect()
+///
+/// # Errors
+/// There is no such CPU.
+pub(crate) fn look_at_wake_ups(cpu: u32) -> Result<Vec<Finding>, String> {
+    realtime::check_cpu(cpu)?;
+    Ok(realtime::findings(cpu))
 }
 
 /// Everything, in the order in which it should be repaired.
@@ -43,6 +50,7 @@ pub(crate) fn look(run_dir: &Path, program: Option<&Path>, measure_capture: bool
     findings.extend(place.findings);
     findings.extend(rights::findings(place.is_served));
     findings.extend(network::findings(place.is_served));
+    findings.push(devices::finding());
     findings.push(policy::finding());
     findings.extend(machine::findings());
     findings.extend(listener::findings());

@@ -17,7 +17,7 @@ use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemReg
 use rustix::net::{AddressFamily, SocketFlags, SocketType, TxTimeFlags, bind, socket_with};
 use rustix::time::ClockId;
 
-use super::finding::Finding;
+use super::finding::{Finding, Look};
 use super::netlink::Netlink;
 use crate::sys;
 
@@ -26,6 +26,16 @@ const PAGES: usize = 4;
 const RING_SIZE: u32 = 8;
 const DEVICE: &str = "ktsndr0";
 const PEER: &str = "ktsndr1";
+
+const IN_OWN_NAMESPACE: &str = "a network namespace of its own";
+const TRIALS: Look = Look::at("network_trials", IN_OWN_NAMESPACE);
+const PACKET: Look = Look::at("af_packet", "socket(AF_PACKET) in a network namespace of its own");
+const XDP: Look =
+    Look::at("af_xdp", "bind(AF_XDP, XDP_COPY) on a veth device in a network namespace of its own");
+const QDISCS: Look = Look::at(
+    "tsn_qdiscs",
+    "a request for each in a network namespace of its own (the kernel may load its modules, and keeps them)",
+);
 
 /// Memory that AF_XDP accepts: whole pages.
 #[repr(C, align(65536))] // the largest page of any kernel: the umem begins on one
@@ -62,14 +72,12 @@ pub(super) fn findings(daemon_elsewhere: bool) -> Vec<Finding> {
     });
     let mut findings = match trials.join() {
         Ok(Ok(trials)) => of_trials(trials),
-        Ok(Err(error)) => vec![Finding::fail(
-            "network_trials",
+        Ok(Err(error)) => vec![TRIALS.not_known(
             format!("no network namespace for trials: {error}"),
             "whether AF_XDP and AF_PACKET work here is unknown",
             "run doctor as root, or with CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW",
         )],
-        Err(_) => vec![Finding::fail(
-            "network_trials",
+        Err(_) => vec![TRIALS.not_known(
             "the trial's thread ended early",
             "whether AF_XDP and AF_PACKET work here is unknown",
             "report it: this is a fault of doctor",
@@ -99,22 +107,18 @@ pub(super) fn qdiscs(kinds: &[&'static str]) -> io::Result<Vec<(&'static str, io
 fn of_trials(trials: Trials) -> Vec<Finding> {
     let has_packet = trials.af_packet.is_ok();
     let af_packet = match trials.af_packet {
-        Ok(()) => Finding::ok("af_packet", "usable", "a port can always fall back to it"),
-        Err(error) => Finding::fail(
-            "af_packet",
+        Ok(()) => PACKET.ok("a socket was opened", "a port can always fall back to it"),
+        Err(error) => PACKET.fail(
             format!("refused: {error}"),
             "ktsnd has no port that works everywhere",
             remedy_of(&error, "CAP_NET_RAW", "CONFIG_PACKET"),
         ),
     };
     let af_xdp = match trials.af_xdp {
-        Ok(()) => Finding::ok(
-            "af_xdp",
-            "a copy-mode socket was bound",
-            "ports use the fastest adapter that needs no driver",
-        ),
-        Err(error) => Finding::warn(
-            "af_xdp",
+        Ok(()) => {
+            XDP.ok("a copy-mode socket was bound", "ports use the fastest adapter that needs no driver")
+        }
+        Err(error) => XDP.warn(
             format!("refused: {error}"),
             if has_packet {
                 "ports fall back to AF_PACKET: about 1 µs later on the wire"
@@ -128,18 +132,26 @@ fn of_trials(trials: Trials) -> Vec<Finding> {
             ),
         ),
     };
-    let (mut there, mut missing) = (Vec::new(), Vec::new());
-    for (kind, answer) in trials.qdiscs {
+    vec![af_xdp, af_packet, tsn_qdiscs(trials.qdiscs)]
+}
+
+fn tsn_qdiscs(answers: Vec<(&'static str, io::Result<bool>)>) -> Finding {
+    let (mut there, mut missing, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
+    for (kind, answer) in answers {
         match answer {
             Ok(true) => there.push(kind),
             Ok(false) => missing.push(kind),
-            Err(_) => {}
+            Err(error) => unknown.push(format!("{kind} ({error})")),
         }
     }
     let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(" ") };
     let value = format!("available: {}; missing: {}", list(&there), list(&missing));
     let meaning = "KTSN needs none of them; without etf and taprio the kernel itself cannot send by TxTime";
-    vec![af_xdp, af_packet, Finding::ok("tsn_qdiscs", value, meaning)]
+    if unknown.is_empty() && !(there.is_empty() && missing.is_empty()) {
+        return QDISCS.ok(value, meaning);
+    }
+    let remedy = "run doctor as root: it asks the kernel in a network namespace of its own";
+    QDISCS.not_known(format!("{value}; not known: {}", unknown.join(", ")), meaning, remedy)
 }
 
 fn remedy_of(error: &io::Error, capability: &str, option: &str) -> String {
@@ -185,7 +197,10 @@ fn try_af_packet() -> io::Result<()> {
 
 /// Whether this namespace's kernel honours SO_TXTIME by itself.
 fn txtime() -> Finding {
-    const NAME: &str = "txtime";
+    const LOOK: Look = Look::at(
+        "txtime",
+        "setsockopt(SO_TXTIME) on a UDP socket; the list of queueing disciplines (RTM_GETQDISC)",
+    );
     let accepted = UdpSocket::bind("127.0.0.1:0").and_then(|socket| {
         set_txtime(&socket, ClockId::Monotonic, TxTimeFlags::empty())?;
         Ok(set_txtime(&socket, ClockId::Tai, TxTimeFlags::empty()).is_ok())
@@ -193,8 +208,7 @@ fn txtime() -> Finding {
     let with_tai = match accepted {
         Ok(with_tai) => with_tai,
         Err(error) => {
-            return Finding::fail(
-                NAME,
+            return LOOK.fail(
                 format!("setsockopt(SO_TXTIME): {error}"),
                 "programs cannot ask for a transmit time, with or without KTSN",
                 "use Linux 4.19 or newer, and a sandbox that allows the socket option",
@@ -206,28 +220,31 @@ fn txtime() -> Finding {
     } else {
         "CLOCK_MONOTONIC (CLOCK_TAI needs CAP_NET_ADMIN)"
     };
-    let qdiscs = Netlink::open().and_then(|netlink| netlink.qdiscs()).unwrap_or_default();
+    let qdiscs = match Netlink::open().and_then(|netlink| netlink.qdiscs()) {
+        Ok(qdiscs) => qdiscs,
+        Err(error) => {
+            return LOOK.not_known(
+                format!("accepted with {clocks}; queueing disciplines of devices: {error}"),
+                "whether the kernel alone delays timed frames here is unknown",
+                "allow netlink sockets in the sandbox",
+            );
+        }
+    };
     let mut timed: Vec<&str> =
         qdiscs.iter().map(String::as_str).filter(|kind| matches!(*kind, "etf" | "taprio" | "fq")).collect();
     timed.dedup();
     if timed.is_empty() {
         let value = format!("accepted with {clocks}; no device here has etf, taprio or fq");
-        return Finding::ok(
-            NAME,
-            value,
-            "the kernel alone would send timed frames at once: run programs by `ktsn run`",
-        );
+        return LOOK
+            .ok(value, "the kernel alone would send timed frames at once: run programs by `ktsn run`");
     }
     let value = format!("accepted with {clocks}; devices here have {}", timed.join(" "));
-    Finding::ok(
-        NAME,
-        value,
-        "the kernel delays timed frames on those devices; frames that KTSN takes pass them by",
-    )
+    LOOK.ok(value, "the kernel delays timed frames on those devices; frames that KTSN takes pass them by")
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::State;
     use super::*;
 
     #[test]
@@ -239,10 +256,15 @@ mod tests {
         };
         let findings = of_trials(trials(Errno::PERM));
         assert!(findings[0].remedy.as_deref().unwrap().contains("CAP_NET_RAW"), "{findings:?}");
-        assert_eq!(findings[2].value, "available: fq; missing: etf");
+        assert_eq!(
+            (findings[2].state, findings[2].value.as_str()),
+            (State::Ok, "available: fq; missing: etf")
+        );
+        let blind = tsn_qdiscs(vec![("etf", Err(Errno::PERM.into())), ("fq", Ok(true))]);
+        assert!(blind.state == State::NotKnown && blind.value.contains("not known: etf ("), "{blind:?}");
         let findings = of_trials(trials(Errno::AFNOSUPPORT));
         assert!(findings[0].remedy.as_deref().unwrap().contains("CONFIG_XDP_SOCKETS"), "{findings:?}");
-        assert_eq!(findings[1].state, super::super::finding::State::Fail);
+        assert_eq!(findings[1].state, State::Fail);
     }
 
     #[test]

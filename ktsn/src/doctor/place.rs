@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::finding::Finding;
+use super::finding::{Finding, Look};
 use crate::{control, installed};
 
 /// What the findings of this page say about the daemon.
@@ -34,17 +34,16 @@ fn is_seqpacket_served(socket: &Path) -> bool {
 }
 
 fn clients(socket: &Path, is_served: bool) -> Finding {
-    const NAME: &str = "client_socket";
+    const LOOK: Look = Look::at("client_socket", "connect(2) to the socket");
     if is_served {
-        return Finding::ok(NAME, socket.display().to_string(), "programs under `ktsn run` attach here");
+        return LOOK.ok(socket.display().to_string(), "programs under `ktsn run` attach here");
     }
     let (value, remedy) = if socket.exists() {
         ("no daemon serves it (left over, or not for this user)", "start ktsnd with this run directory")
     } else {
         ("does not exist", "start ktsnd, or name its directory with --run-dir or KTSN_RUN_DIR")
     };
-    Finding::warn(
-        NAME,
+    LOOK.warn(
         format!("{}: {value}", socket.display()),
         "timed sends of programs go to the kernel (policy kernel) or fail (strict)",
         format!("{remedy}; `ktsn run --with-daemon IFACE` starts one of its own"),
@@ -52,7 +51,7 @@ fn clients(socket: &Path, is_served: bool) -> Finding {
 }
 
 fn daemon(run_dir: &Path, is_served: bool) -> Finding {
-    const NAME: &str = "ktsnd";
+    const LOOK: Look = Look::at("ktsnd", "ktsnd's Health");
     let asked = control::runtime().map_err(|error| error.to_string()).and_then(|runtime| {
         let health = runtime.block_on(async {
             let mut client = control::connect(run_dir).await?;
@@ -62,39 +61,32 @@ fn daemon(run_dir: &Path, is_served: bool) -> Finding {
     });
     match asked {
         Ok(health) if health.serving && health.warnings.is_empty() => {
-            Finding::ok(NAME, "serving", "`ktsn status` shows what it does")
+            LOOK.ok("serving", "`ktsn status` shows what it does")
         }
-        Ok(health) if health.serving => Finding::warn(
-            NAME,
+        Ok(health) if health.serving => LOOK.warn(
             format!("serving, with warnings: {}", health.warnings.join("; ")),
             "it works, with less precision or fewer attachments than it could",
             "each warning names its remedy; `ktsn status` shows them again",
         ),
-        Ok(_) => Finding::fail(NAME, "not serving", "its frames do not leave", "look at its log"),
+        Ok(_) => LOOK.fail("not serving", "its frames do not leave", "look at its log"),
         // Only root may ask; a program needs no more than the client socket.
-        Err(what) if is_served => {
-            Finding::ok(NAME, format!("serves clients; {what}"), "its state is root's to ask")
-        }
-        Err(what) => Finding::warn(
-            NAME,
-            what,
-            "no ktsnd sends timed frames for this run directory",
-            "start ktsnd there",
+        Err(what) if is_served => LOOK.not_known(
+            format!("it takes clients; {what}"),
+            "whether it sends their frames is its state, which root may ask",
+            "run doctor as root",
         ),
+        Err(what) => {
+            LOOK.warn(what, "no ktsnd sends timed frames for this run directory", "start ktsnd there")
+        }
     }
 }
 
 fn library() -> Finding {
-    const NAME: &str = "libktsn";
+    const LOOK: Look = Look::at("libktsn", "`cat /proc/self/maps` with LD_PRELOAD");
     let path = match installed::library() {
         Ok(path) => path,
         Err(missing) => {
-            return Finding::fail(
-                NAME,
-                "not found",
-                "`ktsn run` cannot serve any program",
-                missing.to_string(),
-            );
+            return LOOK.fail("not found", "`ktsn run` cannot serve any program", missing.to_string());
         }
     };
     // The loader only complains when it cannot preload: the program's own map of memory is the proof.
@@ -107,20 +99,18 @@ fn library() -> Finding {
     let shown = path.display().to_string();
     match cat {
         Ok(output) if String::from_utf8_lossy(&output.stdout).contains(&shown) => {
-            Finding::ok(NAME, shown, "a program was run with it preloaded")
+            LOOK.ok(shown, "a program was run with it preloaded")
         }
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
             let said = said.lines().next().unwrap_or("the loader said nothing").to_owned();
-            Finding::fail(
-                NAME,
+            LOOK.fail(
                 format!("{shown}: not loaded: {said}"),
                 "`ktsn run` cannot serve any program",
                 "use the libktsn.so of this machine's architecture (make build), readable by every user",
             )
         }
-        Err(error) => Finding::warn(
-            NAME,
+        Err(error) => LOOK.not_known(
             format!("{shown}: `cat` could not be run: {error}"),
             "whether it loads is unknown",
             "put cat (coreutils) on the search path",

@@ -6,7 +6,8 @@
 
 use std::process::{Command, Stdio};
 
-use super::finding::Finding;
+use super::finding::{Finding, Look};
+use super::machine::text;
 
 /// An engine, and how its chains or devices are called.
 const ENGINES: [(&str, &[&str]); 6] = [
@@ -48,44 +49,64 @@ fn printed(program: &str, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// A packet filter's program, its arguments, and the list of tables that its older kernel interface has.
+type Tool = (&'static str, &'static [&'static str], Option<&'static str>);
+const TOOLS: [Tool; 3] = [
+    ("iptables-save", &[], Some("/proc/net/ip_tables_names")),
+    ("ip6tables-save", &[], Some("/proc/net/ip6_tables_names")),
+    ("nft", &["list", "chains"], None),
+];
+
 /// The finding: which policy engines work on this node.
 pub(super) fn finding() -> Finding {
-    let tools: [(&str, &[&str]); 3] =
-        [("iptables-save", &[]), ("ip6tables-save", &[]), ("nft", &["list", "chains"])];
-    let texts: Vec<String> =
-        tools.iter().filter_map(|(program, arguments)| printed(program, arguments)).collect();
+    let (mut texts, mut silent) = (Vec::new(), Vec::new());
+    for (program, arguments, tables) in TOOLS {
+        match printed(program, arguments) {
+            Some(text) => texts.push(text),
+            // nft shows all chains but those of the older interface, which lists its tables.
+            None if tables.is_some_and(|list| text(list).is_none_or(|tables| tables.is_empty())) => {}
+            None => silent.push(program),
+        }
+    }
     let devices: Vec<String> = std::fs::read_dir("/sys/class/net")
         .into_iter()
         .flatten()
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
+    if devices.is_empty() {
+        silent.push("/sys/class/net");
+    }
     let all = texts.iter().flat_map(|text| names(text)).chain(devices.iter().map(String::as_str));
-    of(&engines(all), texts.is_empty())
+    of(&engines(all), &silent)
 }
 
-fn of(engines: &[&str], is_blind: bool) -> Finding {
-    const NAME: &str = "network_policy";
+/// `silent`: the sources that did not answer.
+fn of(engines: &[&str], silent: &[&str]) -> Finding {
+    const LOOK: Look = Look::at(
+        "network_policy",
+        "names of chains and tables (iptables-save, ip6tables-save, nft list chains), devices in /sys/class/net",
+    );
     const SKIPPED: &str =
         "frames that leave by an uplink or come by ingress = \"short\" pass none of its rules";
     const REMEDY: &str = "read docs/guide/policy.md; list in destinations only what the policy allows, and say \
                           allow_policy_bypass = true where ktsnd refuses a pod that needs none of it";
     if !engines.is_empty() {
-        return Finding::warn(NAME, format!("found: {}", engines.join(", ")), SKIPPED, REMEDY);
+        return LOOK.warn(format!("found: {}", engines.join(", ")), SKIPPED, REMEDY);
     }
-    if is_blind {
-        return Finding::warn(
-            NAME,
-            "neither iptables-save nor nft can be asked here",
+    if !silent.is_empty() {
+        return LOOK.not_known(
+            format!("no answer: {}", silent.join(", ")),
             "whether rules of this node are about TSN pods is unknown; ktsnd does not find them either",
             "install nftables and iptables beside ktsnd, and run both as root on the node",
         );
     }
-    Finding::ok(NAME, "no known engine", "no policy that KTSN's frames would bypass is known here")
+    LOOK.ok("no known engine", "no policy that KTSN's frames would bypass is known here")
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::State;
     use super::*;
 
     #[test]
@@ -102,8 +123,7 @@ mod tests {
         assert!(
             found(&[ordinary]).is_empty() && engines(["eth0", "flannel.1", "cni0"].into_iter()).is_empty()
         );
-        assert_eq!(of(&["Calico"], false).state, super::super::finding::State::Warn);
-        assert_eq!(of(&[], false).state, super::super::finding::State::Ok);
-        assert_eq!(of(&[], true).state, super::super::finding::State::Warn);
+        assert_eq!(of(&["Calico"], &["nft"]).state, State::Warn);
+        assert_eq!((of(&[], &[]).state, of(&[], &["nft"]).state), (State::Ok, State::NotKnown));
     }
 }

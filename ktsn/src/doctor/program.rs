@@ -5,17 +5,19 @@
 //! the obstacle, if any. Looks only at files; starts nothing.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use ktsn_host::find_program;
 use object::elf::Machine;
-use rustix::fs::Access;
+use rustix::fs::OFlags;
 
-use super::elf::{self, Elf};
-use super::finding::Finding;
+use super::elf::{self, Elf, Names};
+use super::finding::{Finding, Look};
+use super::habits;
+use crate::files::open_regular;
 
 /// Scripts may name scripts as interpreters: the kernel gives up after this many, and so does doctor.
 const SCRIPT_DEPTH_MAX: usize = 5;
@@ -84,8 +86,8 @@ pub(crate) struct Inspection {
     pub(crate) kind: &'static str,
     /// The obstacle that keeps libktsn out of the program, if there is one.
     pub(crate) obstacle: Option<Obstacle>,
-    /// The program may send through io_uring, which libktsn does not see.
-    pub(crate) names_io_uring: bool,
+    /// What its tables of strings name; `None` where they cannot be read.
+    pub(crate) names: Option<Names>,
 }
 
 impl Inspection {
@@ -95,9 +97,10 @@ impl Inspection {
     }
 
     /// Whether it asks interfaces for hardware timestamps, and may refuse one without them. It reads all of the program's code.
-    fn asks_hwtstamp(&self) -> bool {
-        let Ok(mut file) = File::open(&self.executed) else { return false };
-        let Ok(Some(elf)) = elf::read(&mut file) else { return false };
+    /// `None`: the code cannot be read.
+    fn asks_hwtstamp(&self) -> Option<bool> {
+        let mut file = open_regular(&self.executed, OFlags::empty()).ok()?;
+        let elf = elf::read(&mut file).ok()??;
         elf::asks_hwtstamp(&mut file, &elf)
     }
 
@@ -108,25 +111,12 @@ impl Inspection {
             "kind": self.kind,
             "libc": self.libc,
             "obstacle": self.obstacle.map(Obstacle::word),
-            "io_uring": self.names_io_uring,
+            "io_uring": self.names.map(|names| names.io_uring),
+            "asan_library": self.names.map(|names| names.asan_library),
             "asks_hwtstamp": self.asks_hwtstamp(),
             "needs_capture": self.needs_capture(),
         })
     }
-}
-
-/// The file that a shell would execute for this name.
-pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
-    if name.as_bytes().contains(&b'/') {
-        let path = PathBuf::from(name);
-        return path.exists().then_some(path);
-    }
-    if name.is_empty() {
-        return None;
-    }
-    let places = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    let is_program = |path: &PathBuf| path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok();
-    std::env::split_paths(&places).map(|place| place.join(name)).find(is_program)
 }
 
 /// Looks at the program and, for a script, at its interpreter.
@@ -136,15 +126,13 @@ pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
 pub(crate) fn inspect(path: &Path) -> io::Result<Inspection> {
     let mut path = path.to_owned();
     for _ in 0..SCRIPT_DEPTH_MAX {
-        if std::fs::metadata(&path)?.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
-        let mut file = File::open(&path)?;
+        let mut file = open_regular(&path, OFlags::empty())?;
         if let Some(elf) = elf::read(&mut file)? {
             return Ok(judge(path.clone(), &elf, gains_rights(&path)?));
         }
         let mut start = Vec::new();
-        File::open(&path)?.take(4096).read_to_end(&mut start)?;
+        file.seek(SeekFrom::Start(0))?;
+        file.take(4096).read_to_end(&mut start)?;
         path = interpreter(&start)?;
     }
     Err(io::Error::new(io::ErrorKind::InvalidData, "too many scripts that name scripts as interpreters"))
@@ -166,7 +154,7 @@ fn interpreter(start: &[u8]) -> io::Result<PathBuf> {
     // `#!/usr/bin/env NAME` executes NAME of the search path.
     if first.file_name() == Some(OsStr::new("env")) {
         let named = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='));
-        if let Some(found) = named.and_then(|word| find(OsStr::from_bytes(word))) {
+        if let Some(found) = named.and_then(|word| find_program(OsStr::from_bytes(word))) {
             return Ok(found);
         }
     }
@@ -212,17 +200,16 @@ fn judge(executed: PathBuf, elf: &Elf, gains_rights: bool) -> Inspection {
     } else {
         None
     };
-    Inspection { executed, libc, kind, obstacle, names_io_uring: elf.names_io_uring }
+    Inspection { executed, libc, kind, obstacle, names: elf.names }
 }
 
 /// The findings of `doctor --program`. `is_captured`: whether kernel capture takes what programs send here.
 pub(crate) fn findings(path: &Path, is_captured: impl FnOnce() -> bool) -> Vec<Finding> {
-    const NAME: &str = "program";
+    const LOOK: Look = Look::at("program", "the program's file, followed to its interpreter");
     let inspection = match inspect(path) {
         Ok(inspection) => inspection,
         Err(error) => {
-            return vec![Finding::fail(
-                NAME,
+            return vec![LOOK.fail(
                 format!("{}: {error}", path.display()),
                 "whether libktsn can serve it is unknown",
                 "name a program that this user may read, for example with its whole path",
@@ -236,46 +223,35 @@ pub(crate) fn findings(path: &Path, is_captured: impl FnOnce() -> bool) -> Vec<F
     };
     let value = format!("{}: {kind}, C library {}", inspection.executed.display(), inspection.libc);
     let served = match inspection.obstacle {
-        Some(_) if is_captured() => Finding::ok(
-            NAME,
-            value,
-            "libktsn cannot serve it, and kernel capture does: the attachment here has it",
-        ),
-        Some(obstacle) => Finding::fail(NAME, value, format!("it {obstacle}"), obstacle.remedy()),
-        None if inspection.libc == "other" => Finding::warn(
-            NAME,
+        Some(_) if is_captured() => {
+            LOOK.ok(value, "libktsn cannot serve it, and kernel capture does: the attachment here has it")
+        }
+        Some(obstacle) => LOOK.fail(value, format!("it {obstacle}"), obstacle.remedy()),
+        None if inspection.libc == "other" => LOOK.warn(
             value,
             "libktsn is tried with the loaders of glibc and musl only",
             "run it under `ktsn run` with KTSN_LOG=debug and look whether it attaches",
         ),
-        None => Finding::ok(NAME, value, "`ktsn run` can serve it, and the dynamic programs that it starts"),
+        None => LOOK.ok(value, "`ktsn run` can serve it, and the dynamic programs that it starts"),
     };
-    let by_ring = if inspection.names_io_uring {
-        Finding::warn(
-            "program_io_uring",
-            "it names io_uring",
-            "datagrams that it sends through io_uring go to the kernel unseen by libktsn, without any count",
-            "if it sends datagrams through io_uring at all: make it use sendmsg or sendmmsg, or serve it by kernel capture (`ktsn run --capture kernel`)",
-        )
-    } else {
-        Finding::ok(
-            "program_io_uring",
-            "not named",
-            "no library or function of io_uring in its tables of names",
-        )
-    };
-    let by_hardware = if inspection.asks_hwtstamp() {
-        Finding::warn(
-            "program_hwtstamp",
+    const HARDWARE: Look = Look::at("program_hwtstamp", "the machine code in the program's file");
+    let by_hardware = match inspection.asks_hwtstamp() {
+        Some(true) => HARDWARE.warn(
             "it calls SIOCSHWTSTAMP or SIOCGHWTSTAMP",
             "it asks the interface for hardware timestamps; an interface without them (veth, most virtual ones) refuses, and the \
              program may end there",
             "run it with `ktsn run --emulate-hwtstamp`: libktsn grants them, and makes none (docs/guide/programs.md)",
-        )
-    } else {
-        Finding::ok("program_hwtstamp", "not called", "it does not ask interfaces for hardware timestamps")
+        ),
+        Some(false) => HARDWARE.ok("not called", "it does not ask interfaces for hardware timestamps"),
+        None => HARDWARE.not_known(
+            "its code cannot be read",
+            "whether it asks interfaces for hardware timestamps is unknown",
+            "name a program that this user may read",
+        ),
     };
-    vec![served, by_ring, by_hardware]
+    let mut findings = vec![served, by_hardware];
+    findings.extend(habits::findings(inspection.names));
+    findings
 }
 
 #[cfg(test)]
@@ -335,13 +311,5 @@ mod tests {
         std::fs::write(&script, "#!\n").unwrap();
         assert!(inspect(&script).is_err());
         assert!(inspect(dir.path()).is_err());
-    }
-
-    #[test]
-    fn names_are_found_as_a_shell_does() {
-        assert!(find(OsStr::new("sh")).unwrap().is_absolute());
-        assert_eq!(find(OsStr::new("/bin/sh")), Some(PathBuf::from("/bin/sh")));
-        assert_eq!(find(OsStr::new("no-such-program-anywhere")), None);
-        assert_eq!(find(OsStr::new("")), None);
     }
 }

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use ktsn_proto::v1::{AttachmentState, ListRequest};
 
-use super::finding::Finding;
+use super::finding::{Finding, Look};
 use super::machine::text;
 use crate::control;
 
-const NAME: &str = "receive_expect";
-const QUOTA: &str = "receive_cpu_quota";
+const LOOK: Look = Look::at("receive_expect", "ktsnd's List");
+const QUOTA: Look = Look::at("receive_cpu_quota", "ktsnd's List, cpu.stat of the programs' control groups");
 
 /// All findings about expected arrivals.
 pub(super) fn findings(run_dir: &Path) -> Vec<Finding> {
@@ -42,11 +42,9 @@ fn used(attachments: &[AttachmentState]) -> Option<Finding> {
     }
     let meaning = "a program that waits for periodic frames is awake when they come";
     Some(if unused.is_empty() {
-        Finding::ok(NAME, format!("{} attachments, all with programs that use it", granting.len()), meaning)
+        LOOK.ok(format!("{} attachments, all with programs that use it", granting.len()), meaning)
     } else {
-        Finding::warn(
-            NAME,
-            format!("receive = \"expect\", and no program uses it: {}", unused.join(", ")),
+        LOOK.warn(format!("receive = \"expect\", and no program uses it: {}", unused.join(", ")),
             meaning,
             "start the program with KTSN_RECEIVE=expect (`ktsn run --receive expect`); it must wait in a blocking call, or in poll, \
              select or epoll, on a UDP or packet socket",
@@ -72,9 +70,7 @@ fn quota(
     throttled.sort();
     throttled.dedup();
     (!throttled.is_empty()).then(|| {
-        Finding::warn(
-            QUOTA,
-            throttled.join("; "),
+        QUOTA.warn(throttled.join("; "),
             "a quota that is used up stops the program until its next period, so it spins less and frames that come then wait",
             "raise the container's CPU limit (cpu.max, cpu.cfs_quota_us), or leave it away: the share that ktsnd grants bounds the \
              spinning",

@@ -13,11 +13,9 @@ use ktsn_sched::policing::{
     FlowMeter, PolicingConfig, PolicingFault, StreamFilter, StreamGate, StreamGateEntry, StreamHandle,
     StreamIdentification, StreamIdentity, StreamMatch,
 };
+use serde::Deserialize;
 
 use super::ConfigError;
-use super::raw::policing::{
-    RawFilter, RawGate, RawGateEntry, RawIdentity, RawIp, RawMeter, RawPolicing, RawProtocol,
-};
 use super::schedule;
 use super::values::{Checked, choice, device_name, prefix, word};
 
@@ -25,6 +23,109 @@ const IDENTITIES: &str = "policing.stream-identity";
 const FILTERS: &str = "policing.stream-filter-instance-table";
 const GATES: &str = "policing.stream-gate-instance-table";
 const METERS: &str = "policing.flow-meter-instance-table";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawPolicing {
+    ports: Option<Vec<String>>,
+    #[serde(default)]
+    stream_identity: Vec<RawIdentity>,
+    #[serde(default, rename = "stream-filter-instance-table")]
+    filters: Vec<RawFilter>,
+    #[serde(default, rename = "stream-gate-instance-table")]
+    gates: Vec<RawGate>,
+    #[serde(default, rename = "flow-meter-instance-table")]
+    meters: Vec<RawMeter>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawIdentity {
+    handle: Option<u64>,
+    attachment: Option<String>,
+    null_stream_identification: Option<RawNull>,
+    ip_stream_identification: Option<RawIp>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawNull {
+    destination_mac: Option<String>,
+    vlan: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawIp {
+    ip_source: Option<String>,
+    ip_destination: Option<String>,
+    next_protocol: Option<RawProtocol>,
+    source_port: Option<u64>,
+    destination_port: Option<u64>,
+}
+
+/// `"udp"`, `"tcp"` or a number.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum RawProtocol {
+    Number(u64),
+    Word(String),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawFilter {
+    #[serde(rename = "stream-filter-instance-id")]
+    id: Option<u64>,
+    stream_handle: Option<u64>,
+    priority_spec: Option<u64>,
+    max_sdu_size: Option<u64>,
+    #[serde(rename = "stream-blocked-due-to-oversize-frame-enabled")]
+    blocked: Option<bool>,
+    stream_gate_ref: Option<u64>,
+    flow_meter_ref: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawGate {
+    #[serde(rename = "stream-gate-instance-id")]
+    id: Option<u64>,
+    gate_enabled: Option<toml::Value>,
+    admin_gate_states: Option<String>,
+    admin_ipv: Option<u64>,
+    admin_base_time: Option<toml::Value>,
+    admin_cycle_time: Option<toml::Value>,
+    admin_cycle_time_extension: Option<toml::Value>,
+    admin_control_list: Option<Vec<RawGateEntry>>,
+    #[serde(rename = "gate-closed-due-to-invalid-rx-enabled")]
+    closed_due_to_invalid_rx: Option<bool>,
+    #[serde(rename = "gate-closed-due-to-octets-exceeded-enabled")]
+    closed_due_to_octets_exceeded: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawGateEntry {
+    gate_state_value: Option<String>,
+    ipv_spec: Option<u64>,
+    time_interval_value: Option<toml::Value>,
+    interval_octet_max: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawMeter {
+    #[serde(rename = "flow-meter-instance-id")]
+    id: Option<u64>,
+    committed_information_rate: Option<u64>,
+    committed_burst_size: Option<u64>,
+    excess_information_rate: Option<u64>,
+    excess_burst_size: Option<u64>,
+    coupling_flag: Option<bool>,
+    drop_on_yellow: Option<bool>,
+    mark_all_frames_red_enabled: Option<bool>,
+}
 
 /// `[[policing.stream-identity]]`: frames that are a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,8 +251,8 @@ impl Policing {
 
     fn check_filters(&mut self, raw: Vec<RawFilter>, gate_ids: &[u32], meter_ids: &[u32]) -> Checked<()> {
         if raw.is_empty() {
-            let expected = "at least one stream filter; without one nothing is policed".to_owned();
-            return Err(ConfigError::Missing { field: FILTERS.to_owned(), expected });
+            let expected = "at least one stream filter; without one nothing is policed";
+            return Err(ConfigError::missing(FILTERS, expected));
         }
         if raw.len() > PolicingConfig::INSTANCES_MAX {
             let expected = format!("at most {} stream filters", PolicingConfig::INSTANCES_MAX);
@@ -229,11 +330,10 @@ fn number(field: &str, value: Option<u64>, least: u32, most: u32) -> Checked<Opt
 fn new_id(field: &str, leaf: &str, value: Option<u64>, known: &mut Vec<u32>) -> Checked<u32> {
     let field = format!("{field}.{leaf}");
     let Some(id) = number(&field, value, 0, u32::MAX)? else {
-        let expected = "a number that is unique in its table".to_owned();
-        return Err(ConfigError::Missing { field, expected });
+        return Err(ConfigError::missing(&field, "a number that is unique in its table"));
     };
     if known.contains(&id) {
-        return Err(ConfigError::Duplicate { field, value: id.to_string() });
+        return Err(ConfigError::duplicate(&field, id));
     }
     known.push(id);
     Ok(id)
@@ -242,8 +342,8 @@ fn new_id(field: &str, leaf: &str, value: Option<u64>, known: &mut Vec<u32>) -> 
 fn check_identity(field: &str, raw: RawIdentity) -> Checked<Identity> {
     let path = |leaf: &str| format!("{field}.{leaf}");
     let Some(handle) = number(&path("handle"), raw.handle, 0, u32::MAX)? else {
-        let expected = "the stream's number, which stream filters name as stream-handle".to_owned();
-        return Err(ConfigError::Missing { field: path("handle"), expected });
+        let expected = "the stream's number, which stream filters name as stream-handle";
+        return Err(ConfigError::missing(&path("handle"), expected));
     };
     if raw.attachment.as_deref() == Some("") {
         return Err(ConfigError::value(&path("attachment"), "", "the name of an attachment"));
@@ -254,8 +354,8 @@ fn check_identity(field: &str, raw: RawIdentity) -> Checked<Identity> {
             return Err(ConfigError::value(&path("null-stream-identification"), "", expected));
         }
         (None, None) if raw.attachment.is_none() => {
-            let expected = "attachment, ip-stream-identification or null-stream-identification".to_owned();
-            return Err(ConfigError::Missing { field: field.to_owned(), expected });
+            let expected = "attachment, ip-stream-identification or null-stream-identification";
+            return Err(ConfigError::missing(field, expected));
         }
         (None, None) => StreamMatch::All { tenant: None },
         (Some(null), None) => {
@@ -354,7 +454,7 @@ fn check_entry(field: &str, raw: RawGateEntry) -> Checked<(StreamGateEntry, serd
     let path = |leaf: &str| format!("{field}.{leaf}");
     let leaf = path("gate-state-value");
     let Some(state) = choice(&leaf, raw.gate_state_value.as_deref())? else {
-        return Err(ConfigError::Missing { field: leaf, expected: "open or closed".to_owned() });
+        return Err(ConfigError::missing(&leaf, "open or closed"));
     };
     let entry = StreamGateEntry {
         state,

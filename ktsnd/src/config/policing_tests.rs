@@ -177,7 +177,7 @@ const FAULTS: &[(&str, &str, &str)] = &[
     (
         "admin-cycle-time = \"1ms\"",
         "admin-cycle-time = \"10us\"",
-        "{G}.admin-control-list: \"a sum of 1000000 ns with a cycle of 10000 ns\": expected",
+        "{G}.admin-cycle-time: \"10 µs\": expected 50 us to 10 s",
     ),
     (
         "nanoseconds = 500",

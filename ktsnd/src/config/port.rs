@@ -2,11 +2,43 @@
 //! `[[port]]`: one uplink, its worker, its classes and its gates.
 
 use ktsn_model::{PriorityMap, TrafficClass, UnsynchronisedPolicy};
+use ktsn_schedule::Schedule;
 use ktsn_time::Nanos;
+use serde::Deserialize;
 
 use super::ConfigError;
-use super::raw::{RawClass, RawPort};
 use super::values::{Checked, choice, device_name, duration, word};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPort {
+    pub device: Option<String>,
+    pub netns: Option<String>,
+    pub adapter: Option<String>,
+    pub devargs: Option<String>,
+    pub mode: Option<String>,
+    pub link_speed: Option<u64>,
+    pub priority_map: Option<Vec<u8>>,
+    pub schedule: Option<String>,
+    pub strategy: Option<String>,
+    #[serde(default)]
+    class: Vec<RawClass>,
+    pub spin_margin: Option<String>,
+    pub spin_duty_max: Option<f64>,
+    pub cpu: Option<u32>,
+    pub priority: Option<u32>,
+    pub unsynchronised: Option<String>,
+}
+
+/// `[[port.class]]`; the leaves of 802.1Q's YANG modules keep their names.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawClass {
+    pub traffic_class: Option<u64>,
+    pub order: Option<String>,
+    pub queue_max_sdu: Option<u64>,
+    pub idle_slope: Option<u64>,
+}
 
 /// Which adapter a port is asked to use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +87,7 @@ impl AdapterChoice {
     fn check_dpdk(field: &str, raw: &RawPort) -> Checked<Self> {
         let (name, expected) = (format!("{field}.devargs"), "a device of DPDK, as net_af_packet0,iface=eth1");
         let Some(devargs) = &raw.devargs else {
-            return Err(ConfigError::Missing { field: name, expected: expected.to_owned() });
+            return Err(ConfigError::missing(&name, expected));
         };
         if devargs.is_empty() || devargs.starts_with(',') || devargs.contains(char::is_whitespace) {
             return Err(ConfigError::value(&name, devargs, expected));
@@ -155,6 +187,18 @@ pub struct Port {
 }
 
 impl Port {
+    /// Longest service data unit of each class in octets: the schedule's word, else the port's.
+    #[must_use]
+    pub fn queue_max_sdu(&self, schedule: Option<&Schedule>) -> [Option<u32>; TrafficClass::COUNT] {
+        let mut limits = self.classes.map(|class| class.queue_max_sdu);
+        if let Some(schedule) = schedule {
+            for (limit, octets) in limits.iter_mut().zip(schedule.queue_max_sdu) {
+                *limit = octets.or(*limit);
+            }
+        }
+        limits
+    }
+
     /// A port with all defaults.
     #[must_use]
     pub fn on(device: &str) -> Self {
@@ -223,17 +267,14 @@ impl Port {
             let field = format!("{field}.class[{i}]");
             let (number, choice) = self.check_class(&field, class)?;
             if seen & (1 << number) != 0 {
-                let value = number.to_string();
-                return Err(ConfigError::Duplicate { field: format!("{field}.traffic-class"), value });
+                return Err(ConfigError::duplicate(&format!("{field}.traffic-class"), number));
             }
             seen |= 1 << number;
             self.classes[usize::from(number)] = choice;
         }
         if self.selection == SelectionChoice::CreditBased && !self.is_shaped() {
-            return Err(ConfigError::Missing {
-                field: format!("{field}.class"),
-                expected: "a class with idle-slope, since strategy is credit-based".to_owned(),
-            });
+            let expected = "a class with idle-slope, since strategy is credit-based";
+            return Err(ConfigError::missing(&format!("{field}.class"), expected));
         }
         if let Some(name) = &raw.schedule {
             if self.selection != SelectionChoice::TimeAware {
@@ -250,14 +291,10 @@ impl Port {
 
     fn check_class(&self, field: &str, raw: &RawClass) -> Checked<(u8, ClassChoice)> {
         let path = |name: &str| format!("{field}.{name}");
-        let number = raw.traffic_class.ok_or_else(|| ConfigError::Missing {
-            field: path("traffic-class"),
-            expected: "a traffic class, 0 to 7".to_owned(),
-        })?;
-        let class = u8::try_from(number)
-            .ok()
-            .and_then(|n| TrafficClass::new(n).ok())
-            .ok_or_else(|| ConfigError::value(&path("traffic-class"), number, "a traffic class, 0 to 7"))?;
+        let (leaf, expected) = (path("traffic-class"), "a traffic class, 0 to 7");
+        let number = raw.traffic_class.ok_or_else(|| ConfigError::missing(&leaf, expected))?;
+        let class = u8::try_from(number).ok().and_then(|n| TrafficClass::new(n).ok());
+        let class = class.ok_or_else(|| ConfigError::value(&leaf, number, expected))?;
         let word = self.selection.word();
         if self.selection == SelectionChoice::EarliestTxTime {
             let expected = format!("no class options beside strategy {word:?}; time-aware has them");

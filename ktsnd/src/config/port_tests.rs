@@ -99,7 +99,11 @@ const FAULTS: &[(&str, &str, &str)] = &[
     ),
     ("seconds = 1,", "seconds = -1,", "schedule[0].gate-parameter-table.admin-base-time.seconds: \"-1\""),
     ("denominator = 1000 ", "denominator = 3 ", "admin-cycle-time: \"1/3 s\": expected a whole number"),
-    ("denominator = 1000 ", "denominator = 500 ", "schedule[0].gate-parameter-table.admin-control-list: \""),
+    (
+        "denominator = 1000 ",
+        "denominator = 50000 ",
+        "gate-parameter-table.admin-cycle-time: \"20 µs\": expected 50 us",
+    ),
     ("\"set-and-hold-mac\"", "\"hold\"", "admin-control-list[1].operation-name: \"hold\": expected set-gate"),
     (
         "value = 700000",

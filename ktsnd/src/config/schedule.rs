@@ -24,8 +24,8 @@ pub(super) fn check(field: &str, raw: &toml::Table) -> Checked<Schedule> {
         return Err(ConfigError::value(&format!("{field}.{leaf}"), leaf, expected));
     }
     if schedule.name.is_none() {
-        let expected = "a name that is unique in this file".to_owned();
-        return Err(ConfigError::Missing { field: format!("{field}.name"), expected });
+        let expected = "a name that is unique in this file";
+        return Err(ConfigError::missing(&format!("{field}.name"), expected));
     }
     Ok(schedule)
 }

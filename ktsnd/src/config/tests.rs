@@ -32,6 +32,7 @@ fn a_whole_document() {
     assert_eq!(attachment.netns.to_str(), Some("/run/netns/pod-a"));
     assert_eq!(attachment.late, LatePolicy::Drop);
     assert_eq!(attachment.horizon, Nanos::from_seconds(5));
+    assert_eq!(attachment.overrun_limit, crate::limits::OVERRUN_LIMIT_DEFAULT);
     assert_eq!(attachment.allowed(), None, "the peers'");
     assert_eq!(attachment.overlay.routed().unwrap().peers[0].prefix.to_string(), "10.244.1.0/24");
 }
@@ -318,7 +319,7 @@ overlay = { vxlan = { mode = "bridged", vni = 42, port = 4789, local = "192.168.
         assert_eq!((tunnel.df, segment.flood.len(), segment.flood_interface), (OuterDf::Set, 2, true));
         assert!(matches!(segment.members[1].at, MemberAt::Mac(_)));
         assert_eq!(attachment.allowed(), None, "those of the peers");
-        assert!(prefixes_of(segment).eq(["10.9.0.0/28".parse().unwrap()]));
+        assert_eq!(segment.members[0].at, MemberAt::Prefix("10.9.0.0/28".parse().unwrap()));
         // What it is attached by again after a restart.
         let text = serde_json::to_string(&attachment.raw).unwrap();
         assert_eq!(Attachment::check("a", serde_json::from_str(&text).unwrap()).as_ref(), Ok(attachment));
@@ -378,5 +379,95 @@ overlay = { vxlan = { mode = "bridged", vni = 42, port = 4789, local = "192.168.
             let error = Config::parse(&SEGMENT.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.contains(message), "{to}: {error}");
         }
+    }
+}
+
+mod keys {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    const BRIDGED: &str = r#"
+[[attachment]]
+name = "a"
+netns = "/run/netns/a"
+interface = "eth0"
+uplink = "up0"
+addresses = ["10.9.0.2", "fd00::/64"]
+destinations = ["10.9.0.0/24", "02:00:00:00:00:09"]
+ethernet = "listed"
+classes = [2, 5]
+late = "send"
+overrun_limit = "10us"
+horizon = "3s"
+allow_tai = false
+allow_policy_bypass = true
+take = { priority_min = 3 }
+vlan = 7
+pcp = 4
+ingress = "short"
+egress = "vhost-user"
+vhost_socket = "/run/vhost/"
+vhost_queues = 3
+receive = "expect"
+receive_period = "1ms 500us"
+capture = "kernel"
+capture_priority = 6
+slots = 64
+clients_max = 5
+octets_max = 1000000
+memory_max = 2000000
+overlay = { vxlan = { mode = "bridged", vni = 42, port = 4789, local = "192.0.2.1", ttl = 9, tos = "inherit", df = "set",
+  udp_checksum = false, flood_interface = true, flood = ["192.0.2.2"], peers = [ { mac = "02:00:00:00:00:03", vtep = "192.0.2.3" } ] } }
+"#;
+    const ROUTED: &str = r#"
+[[attachment]]
+name = "a"
+netns = "/run/netns/a"
+interface = "eth0"
+overlay = { vxlan = { mode = "routed", vni = 7, port = 8472, local = "192.0.2.1", device = "vx7", learn_from = "vx7",
+  peers = [ { prefix = "10.1.0.0/16", vtep = "192.0.2.2", mac = "02:00:00:00:00:02" } ] } }
+"#;
+
+    /// Both forms of the first attachment of a TOML file: as it was written, and as it is listed.
+    fn forms(toml: &str) -> (Value, Value) {
+        let attachment = Config::parse(toml).unwrap().attachments.remove(0);
+        let value = |config: &AttachmentConfig| serde_json::to_value(config).unwrap();
+        (value(&attachment.raw), value(&attachment.config()))
+    }
+
+    fn keys(value: &Value) -> BTreeSet<&str> {
+        value.as_object().unwrap().keys().map(String::as_str).collect()
+    }
+
+    /// A new key must be checked and listed: this test has every key in its examples, and each comes back as it was written.
+    #[test]
+    fn every_key_goes_through_the_check_to_the_listing() {
+        let (written, listed) = forms(BRIDGED);
+        assert_eq!(keys(&written), AttachmentConfig::KEYS.iter().copied().collect());
+        assert_eq!(listed, written);
+        let (routed, listed) = forms(ROUTED);
+        assert_eq!(listed["overlay"], routed["overlay"]);
+        let (bridged, routed) = (&written["overlay"]["vxlan"], &routed["overlay"]["vxlan"]);
+        let both: BTreeSet<&str> = keys(bridged).union(&keys(routed)).copied().collect();
+        assert_eq!(both, VxlanConfig::KEYS.iter().copied().collect());
+    }
+
+    /// A listing can be attached again, with the same meaning.
+    #[test]
+    fn every_default_is_filled_in_and_reads_back() {
+        let toml = "[[attachment]]\nname = \"a\"\nnetns = \"a\"\ninterface = \"eth0\"\n";
+        let attachment = Config::parse(toml).unwrap().attachments.remove(0);
+        let config = attachment.config();
+        let optional =
+            ["uplink", "addresses", "vlan", "pcp", "vhost_socket", "vhost_queues", "receive_period"];
+        let value = serde_json::to_value(&config).unwrap();
+        let missing = AttachmentConfig::KEYS.iter().filter(|key| value.get(key).is_none());
+        assert!(missing.eq(optional.iter()), "{value}");
+        assert_eq!((&value["horizon"], &value["overrun_limit"]), (&"10s".into(), &"100ms".into()));
+        assert_eq!((&value["take"], &value["overlay"]), (&"txtime".into(), &"none".into()));
+        let again =
+            Attachment::check("attachment", AttachmentConfig::parse("a", &config.json()).unwrap()).unwrap();
+        assert_eq!(again.config(), config);
     }
 }

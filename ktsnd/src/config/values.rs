@@ -5,6 +5,7 @@
 //! expected.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ktsn_model::{IpPrefix, UnknownWord};
@@ -17,9 +18,7 @@ pub(super) type Checked<T> = Result<T, ConfigError>;
 
 /// The text of a field that must be there and not empty.
 pub(super) fn required<'a>(field: &str, value: Option<&'a str>, expected: &str) -> Checked<&'a str> {
-    value
-        .filter(|v| !v.is_empty())
-        .ok_or_else(|| ConfigError::Missing { field: field.to_owned(), expected: expected.to_owned() })
+    value.filter(|v| !v.is_empty()).ok_or_else(|| ConfigError::missing(field, expected))
 }
 
 /// The name of a network device, as the kernel takes it.
@@ -61,30 +60,40 @@ pub(super) fn word<T: FromStr<Err = UnknownWord> + Default>(field: &str, text: O
     Ok(choice(field, text)?.unwrap_or_default())
 }
 
+/// A time with its unit; `None`: it is none, or not from `smallest` to `largest`.
+pub(super) fn time(text: &str, smallest: Nanos, largest: Nanos) -> Option<Nanos> {
+    let nanos = i64::try_from(humantime::parse_duration(text).ok()?.as_nanos()).ok().map(Nanos::new);
+    nanos.filter(|nanos| (smallest..=largest).contains(nanos))
+}
+
 /// A time with its unit, from `smallest` to `largest`.
 pub(super) fn duration(field: &str, text: &str, smallest: Nanos, largest: Nanos) -> Checked<Nanos> {
-    let nanos = humantime::parse_duration(text)
-        .ok()
-        .and_then(|d| i64::try_from(d.as_nanos()).ok())
-        .map(Nanos::new)
-        .filter(|n| (smallest..=largest).contains(n));
-    nanos.ok_or_else(|| {
+    time(text, smallest, largest).ok_or_else(|| {
         let expected = format!("a time between {smallest} and {largest} with its unit, such as 300us or 1ms");
         ConfigError::value(field, text, expected)
     })
 }
 
-/// A number from `smallest` to `largest`; `default` where the field is absent.
-pub(super) fn bounded(
+/// A time from 1 ns to `largest`; `default` where the field is absent.
+pub(super) fn time_or(field: &str, text: Option<&str>, default: Nanos, largest: Nanos) -> Checked<Nanos> {
+    text.map_or(Ok(default), |text| duration(field, text, Nanos::new(1), largest))
+}
+
+/// A time as [`duration`] reads it.
+pub(super) fn span(span: Nanos) -> String {
+    humantime::format_duration(std::time::Duration::from_nanos(span.get().unsigned_abs())).to_string()
+}
+
+/// A number within `range`; `default` where the field is absent.
+pub(super) fn bounded<T: PartialOrd + std::fmt::Display>(
     field: &str,
-    value: Option<u64>,
-    default: u64,
-    smallest: u64,
-    largest: u64,
-) -> Checked<u64> {
+    value: Option<T>,
+    default: T,
+    range: &RangeInclusive<T>,
+) -> Checked<T> {
     match value {
         None => Ok(default),
-        Some(v) if (smallest..=largest).contains(&v) => Ok(v),
-        Some(v) => Err(ConfigError::value(field, v, format!("{smallest} to {largest}"))),
+        Some(v) if range.contains(&v) => Ok(v),
+        Some(v) => Err(ConfigError::value(field, v, format!("{} to {}", range.start(), range.end()))),
     }
 }

@@ -13,6 +13,7 @@ use ktsn_time::{Nanos, Tai};
 use crate::config::{
     ConfigError, PeerConfig, PeersTarget, Schedule, VxlanPeer, check_peers, check_vni, gate_fault,
 };
+use crate::run_dir::KeptPolicy;
 use crate::stats::Spans;
 use crate::tables::Restriction;
 
@@ -39,8 +40,7 @@ pub fn peers(message: v1::SetPeersRequest) -> Result<(PeersTarget, Vec<VxlanPeer
         Some(Target::Attachment(name)) if !name.is_empty() => PeersTarget::Attachment(name),
         Some(Target::Vni(vni)) => PeersTarget::Vni(check_vni("vni", vni)?),
         _ => {
-            let expected = "the name of an attachment, or a `vni`".to_owned();
-            return Err(ConfigError::Missing { field: "attachment".to_owned(), expected });
+            return Err(ConfigError::missing("attachment", "the name of an attachment, or a `vni`"));
         }
     };
     Ok((target, check_peers("peers", &peer_configs(message.peers))?))
@@ -57,34 +57,48 @@ pub fn policies(message: v1::SetPoliciesRequest) -> Result<Vec<(String, Restrict
     let (mut all, mut names) = (Vec::new(), HashSet::new());
     for (i, policy) in message.policies.into_iter().enumerate() {
         let field = format!("policies[{i}]");
-        let name = policy.attachment;
-        if name.is_empty() {
-            let expected = "the name of an attachment".to_owned();
-            return Err(ConfigError::Missing { field: format!("{field}.attachment"), expected });
+        if !names.insert(policy.attachment.clone()) {
+            return Err(ConfigError::duplicate(&format!("{field}.attachment"), policy.attachment));
         }
-        if !names.insert(name.clone()) {
-            return Err(ConfigError::Duplicate { field: format!("{field}.attachment"), value: name });
+        if !policy.egress_restricted && !policy.egress_allowed.is_empty() {
+            let (field, count) = (format!("{field}.egress_allowed"), policy.egress_allowed.len());
+            return Err(ConfigError::value(&field, count, "none without egress_restricted"));
         }
-        let (field, allowed) = (format!("{field}.egress_allowed"), policy.egress_allowed);
-        if !policy.egress_restricted && !allowed.is_empty() {
-            return Err(ConfigError::value(&field, allowed.len(), "none without egress_restricted"));
-        }
+        all.push(restriction(
+            &field,
+            KeptPolicy {
+                attachment: policy.attachment,
+                egress_allowed: policy.egress_restricted.then_some(policy.egress_allowed),
+                ingress_blocked: policy.ingress_blocked,
+                reason: policy.reason,
+            },
+        )?);
+    }
+    Ok(all)
+}
+
+/// The restriction of one attachment, checked; `field` is the path that errors begin with.
+pub(crate) fn restriction(field: &str, policy: KeptPolicy) -> Result<(String, Restriction), ConfigError> {
+    if policy.attachment.is_empty() {
+        return Err(ConfigError::missing(&format!("{field}.attachment"), "the name of an attachment"));
+    }
+    let field = format!("{field}.egress_allowed");
+    let prefix = |(at, text): (usize, &String)| {
+        let fault = |_| ConfigError::value(&format!("{field}[{at}]"), text, "a prefix");
+        text.parse::<IpPrefix>().map_err(fault)
+    };
+    let prefixes = |allowed: Vec<String>| {
         if allowed.len() > ALLOWED_MAX {
             return Err(ConfigError::value(&field, allowed.len(), format!("at most {ALLOWED_MAX} prefixes")));
         }
-        let prefix = |(at, text): (usize, &String)| {
-            let fault = |_| ConfigError::value(&format!("{field}[{at}]"), text, "a prefix");
-            text.parse::<IpPrefix>().map_err(fault)
-        };
-        let allowed = allowed.iter().enumerate().map(prefix).collect::<Result<Vec<_>, _>>()?;
-        let restriction = Restriction {
-            egress: policy.egress_restricted.then_some(allowed),
-            is_ingress_blocked: policy.ingress_blocked,
-            reason: policy.reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect(),
-        };
-        all.push((name, restriction));
-    }
-    Ok(all)
+        allowed.iter().enumerate().map(prefix).collect::<Result<Vec<_>, _>>()
+    };
+    let restriction = Restriction {
+        egress: policy.egress_allowed.map(prefixes).transpose()?,
+        is_ingress_blocked: policy.ingress_blocked,
+        reason: policy.reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect(),
+    };
+    Ok((policy.attachment, restriction))
 }
 
 /// A gate schedule as it came in, checked; `None`: the configuration's is wanted.
@@ -107,7 +121,7 @@ pub fn gate_schedule(message: v1::ApplyScheduleRequest) -> Result<Option<Schedul
         let limit = schedule.queue_max_sdu.get_mut(row.traffic_class as usize);
         let limit = limit.ok_or_else(|| ConfigError::value(&field, row.traffic_class, "0 to 7"))?;
         if limit.is_some() {
-            return Err(ConfigError::Duplicate { field, value: row.traffic_class.to_string() });
+            return Err(ConfigError::duplicate(&field, row.traffic_class));
         }
         *limit = count(row.queue_max_sdu);
     }

@@ -112,19 +112,4 @@ mod tests {
         assert_eq!(Table::parse("up | gauge | both | text"), None);
         assert_eq!(Table::parse("up | number |  | both | text."), None);
     }
-
-    /// The page has the table's rows, in the table's order, and no others.
-    #[test]
-    fn the_page_has_the_table() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/monitoring.md");
-        let page = std::fs::read_to_string(page).expect("the page");
-        let found: Vec<&str> = page.lines().filter(|line| line.starts_with("| `ktsn_")).collect();
-        let row = |metric: &Metric| {
-            let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
-            let by = if metric.by == By::Agent { "agent" } else { "ktsnd, agent" };
-            let (name, kind, labels) = (metric.name, metric.kind.word(), labels.join(", "));
-            format!("| `{PREFIX}{name}` | {kind} | {labels} | {by} | {} |", metric.help)
-        };
-        assert_eq!(found, table().metrics.iter().map(row).collect::<Vec<_>>());
-    }
 }

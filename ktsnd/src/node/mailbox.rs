@@ -9,16 +9,12 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ktsn_port::AnyPort;
-use ktsn_resolve::NextHop;
+use ktsn_resolve::{NextHop, PortIndex};
 use tokio::sync::Notify;
 
+use super::ports::UplinkNews;
 use crate::tables;
 use crate::worker::Returned;
-
-/// Missing neighbours that wait at most; a worker tells of one again as long as frames need it.
-const NEIGHBOURS_MAX: usize = 4096;
-/// Hints and warnings for people that wait at most.
-const HINTS_MAX: usize = 256;
 
 /// An event that no request caused.
 #[derive(Debug)]
@@ -26,8 +22,12 @@ pub(crate) enum Event {
     Tables(tables::Event),
     /// The clock went from good to not good or back.
     Clock,
+    /// The programs in the kernel can be looked at without a wait.
+    Programs,
     /// From the worker with this number: another one may serve its uplink by now.
     Worker(u64, Returned<AnyPort>),
+    /// About the device of this uplink's port, whose worker has this number.
+    Uplink(u64, PortIndex, UplinkNews),
 }
 
 /// Two events with the same key say the same, or the later one replaces the earlier.
@@ -38,7 +38,8 @@ enum Key {
     Rules(u16),
     RulesRead,
     Clock,
-    PortFailed(u64, u16),
+    Programs,
+    PortFailed(u64, u16, u64),
     PortSlow(u64, u16),
     Neighbour(u64, u16, NextHop),
 }
@@ -50,7 +51,10 @@ fn key_of(event: &Event) -> Option<Key> {
         Event::Tables(tables::Event::Rules(news)) => Key::Rules(news.index.0),
         Event::Tables(tables::Event::RulesRead) => Key::RulesRead,
         Event::Clock => Key::Clock,
-        Event::Worker(number, Returned::PortFailed(index)) => Key::PortFailed(*number, index.0),
+        Event::Programs => Key::Programs,
+        Event::Worker(number, Returned::PortFailed(index, generation)) => {
+            Key::PortFailed(*number, index.0, *generation)
+        }
         Event::Worker(number, Returned::PortSlow(index, _)) => Key::PortSlow(*number, index.0),
         Event::Worker(number, Returned::NeighbourWanted(index, next_hop)) => {
             Key::Neighbour(*number, index.0, *next_hop)
@@ -59,21 +63,44 @@ fn key_of(event: &Event) -> Option<Key> {
     })
 }
 
-/// Whether an event only tells people something.
-fn is_hint(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::Tables(tables::Event::Warning(_))
-            | Event::Worker(_, Returned::Retired(..) | Returned::BeyondHorizon(..))
-    )
+/// Events of one kind of which a bounded number waits.
+#[derive(Clone, Copy, Debug)]
+enum Bounded {
+    /// Missing neighbours; a worker tells of one again as long as frames need it.
+    Neighbours,
+    /// Questions about a flow's route, and answers: flows ask again.
+    Routes,
+    /// Hints and warnings for people.
+    Hints,
+}
+
+impl Bounded {
+    fn of(event: &Event) -> Option<Self> {
+        match event {
+            Event::Worker(_, Returned::NeighbourWanted(..)) => Some(Self::Neighbours),
+            Event::Tables(tables::Event::Route(..)) | Event::Worker(_, Returned::RouteWanted(_)) => {
+                Some(Self::Routes)
+            }
+            Event::Tables(tables::Event::Warning(_))
+            | Event::Worker(_, Returned::Retired(..) | Returned::BeyondHorizon(..)) => Some(Self::Hints),
+            _ => None,
+        }
+    }
+
+    const fn most(self) -> usize {
+        match self {
+            Self::Neighbours | Self::Routes => 4096,
+            Self::Hints => 256,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     events: VecDeque<Event>,
     keys: BTreeSet<Key>,
-    neighbours: usize,
-    hints: usize,
+    /// How many wait of each [`Bounded`] kind.
+    counts: [usize; 3],
     is_over: bool,
 }
 
@@ -81,44 +108,36 @@ impl Waiting {
     fn put(&mut self, event: Event) {
         let key = key_of(&event);
         match key {
-            Some(key) if self.keys.contains(&key) => match key {
-                Key::RulesRead
-                | Key::Clock
-                | Key::PortFailed(..)
-                | Key::PortSlow(..)
-                | Key::Neighbour(..) => return,
-                Key::Tables => {
-                    if let Some(before) = self.events.iter_mut().find(|other| key_of(other) == Some(key)) {
-                        *before = event;
-                    }
-                    return;
+            Some(key) if !self.keys.contains(&key) => {}
+            Some(Key::Tables) => {
+                if let Some(before) = self.events.iter_mut().find(|other| key_of(other) == key) {
+                    *before = event;
                 }
-                // Behind what has happened to the attachment meanwhile.
-                Key::Overlay(_) | Key::Rules(_) => self.events.retain(|other| key_of(other) != Some(key)),
-            },
-            Some(Key::Neighbour(..)) if self.neighbours >= NEIGHBOURS_MAX => return,
-            _ => {}
-        }
-        if is_hint(&event) {
-            if self.hints >= HINTS_MAX {
                 return;
             }
-            self.hints += 1;
+            // Behind what has happened to the attachment meanwhile.
+            Some(Key::Overlay(_) | Key::Rules(_)) => self.events.retain(|other| key_of(other) != key),
+            Some(_) => return,
+            None => {}
         }
-        if let Some(key) = key
-            && self.keys.insert(key)
-        {
-            self.neighbours += usize::from(matches!(key, Key::Neighbour(..)));
+        if let Some(kind) = Bounded::of(&event) {
+            let count = &mut self.counts[kind as usize];
+            if *count >= kind.most() {
+                return;
+            }
+            *count += 1;
         }
+        self.keys.extend(key);
         self.events.push_back(event);
     }
 
     fn take(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
-        self.hints -= usize::from(is_hint(&event));
+        if let Some(kind) = Bounded::of(&event) {
+            self.counts[kind as usize] -= 1;
+        }
         if let Some(key) = key_of(&event) {
             self.keys.remove(&key);
-            self.neighbours -= usize::from(matches!(key, Key::Neighbour(..)));
         }
         Some(event)
     }
@@ -228,7 +247,7 @@ mod tests {
             taken.push(event);
         }
         assert!(matches!(taken.pop(), Some(Event::Worker(1, Returned::Ended))), "what counts is not lost");
-        assert_eq!(taken.len(), NEIGHBOURS_MAX);
+        assert_eq!(taken.len(), Bounded::Neighbours.most());
         let of = |index: u16| {
             let is =
                 |e: &&Event| matches!(e, Event::Worker(_, Returned::NeighbourWanted(i, _)) if i.0 == index);
@@ -247,7 +266,7 @@ mod tests {
         for generation in 1..1000 {
             sender.send(tables(generation)).unwrap();
             sender.send(Event::Tables(tables::Event::Warning("again".to_owned()))).unwrap();
-            sender.send(Event::Worker(1, Returned::PortFailed(PortIndex(2)))).unwrap();
+            sender.send(Event::Worker(1, Returned::PortFailed(PortIndex(2), 0))).unwrap();
             sender.send(Event::Clock).unwrap();
         }
         sender.send(gone()).unwrap();
@@ -257,7 +276,7 @@ mod tests {
             "{first:?}"
         );
         let rest: Vec<Event> = std::iter::from_fn(|| mailbox.take()).collect();
-        assert_eq!(rest.len(), HINTS_MAX + 3);
+        assert_eq!(rest.len(), Bounded::Hints.most() + 3);
         assert!(matches!(rest.last(), Some(Event::Tables(tables::Event::NamespaceGone(_)))));
     }
 

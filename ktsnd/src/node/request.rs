@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the control API asks of the node, and why a request fails.
 
+use ktsn_port::OpenError;
 use ktsn_proto::v1;
+use ktsn_sched::policing::PolicingFault;
 use tokio::sync::oneshot;
 
-use crate::config::{Attachment, PeersTarget, Schedule, VxlanPeer};
+use crate::config::{Attachment, ConfigError, PeersTarget, Schedule, VxlanPeer};
+use crate::limits::ATTACHMENTS_MAX;
 use crate::metrics::Snapshot;
 use crate::tables::Restriction;
 
@@ -27,19 +30,77 @@ pub enum NodeError {
     },
     /// A value that cannot be.
     #[error("{0}")]
-    Invalid(String),
+    Invalid(#[from] ConfigError),
+    /// Policing that no port can do.
+    #[error("policing: {0}")]
+    Policing(#[from] PolicingFault),
     /// No such attachment.
     #[error("name: {0:?}: no such attachment")]
     Unknown(String),
-    /// A bound is reached.
-    #[error("{0}")]
-    Full(String),
-    /// Something outside is not as it must be.
-    #[error("{0}")]
-    Precondition(String),
-    /// Our own fault.
-    #[error("{0}")]
-    Internal(String),
+    /// There is no free index.
+    #[error("{ATTACHMENTS_MAX} attachments are the most that one ktsnd serves")]
+    Full,
+    /// Something outside of ktsnd that is not as a field needs it.
+    #[error("{field}: {why}")]
+    Precondition {
+        /// Path of the field.
+        field: &'static str,
+        /// What was found, and what was expected.
+        why: String,
+    },
+    /// ktsnd drains.
+    #[error("ktsnd is ending")]
+    Ending,
+    /// ktsnd has not the rights that it needs.
+    #[error(
+        "{field}: {error}; ktsnd needs CAP_NET_RAW, CAP_NET_ADMIN and, for other network namespaces, CAP_SYS_ADMIN (or root)"
+    )]
+    Rights {
+        /// Path of the field.
+        field: &'static str,
+        /// What the kernel refused.
+        error: OpenError,
+    },
+    /// The state file cannot be written.
+    #[error("state file: {error}; {then}")]
+    Unsaved {
+        /// What the kernel refused.
+        error: std::io::Error,
+        /// What holds now.
+        then: &'static str,
+    },
+    /// A worker cannot be started.
+    #[error("worker of {uplink}: {error}")]
+    NoWorker {
+        /// Its uplink.
+        uplink: String,
+        /// What the kernel refused.
+        error: std::io::Error,
+    },
+    /// The worker of this uplink takes no command any more.
+    #[error("attachment.uplink: the worker of {0} has ended")]
+    WorkerEnded(String),
+    /// The worker of this uplink does not say how its gates are.
+    #[error("the worker of {0} does not answer")]
+    WorkerSilent(String),
+}
+
+impl NodeError {
+    /// Something outside of ktsnd that is not as `field` needs it.
+    pub(super) fn precondition(field: &'static str, why: &dyn std::fmt::Display) -> Self {
+        Self::Precondition { field, why: why.to_string() }
+    }
+
+    /// A port that cannot be opened, with the rights that it takes where one is missing.
+    pub(super) fn not_opened(field: &'static str, error: OpenError) -> Self {
+        const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
+        match error {
+            OpenError::NotPermitted { .. } | OpenError::Namespace { errno: EPERM, .. } => {
+                Self::Rights { field, error }
+            }
+            _ => Self::precondition(field, &error),
+        }
+    }
 }
 
 /// A request of the control API to the node.

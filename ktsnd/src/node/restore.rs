@@ -4,27 +4,43 @@
 //! In: what the state file kept. Out: attachments that are served, and those that wait because they could not be taken up.
 //! It forgets an attachment only when its namespace is gone.
 
-use tracing::warn;
+use tracing::{info, warn};
 
-use super::Node;
+use super::intent::netns_path;
+use super::{Node, NodeError};
 use crate::config::Attachment;
-use crate::run_dir::{Foreign, KeptAttachment};
+use crate::run_dir::{Foreign, KeptAttachment, State};
+use crate::tables::PeersOf;
 
 impl Node {
+    /// At the daemon's end: saves what the workers have learnt, and the counters.
+    pub(crate) fn keep_for_the_next(&mut self) {
+        self.served.keep_counters(self.intent.run_dir());
+        self.workers.keep_margins();
+    }
+
+    /// Takes up schedules, overlay peers and restrictions of the state file again, before any attachment.
+    pub(crate) async fn restore_lists(&mut self, kept: &State) {
+        let mut warnings = self.intent.restore_schedules(&kept.schedules);
+        for (vni, peers) in self.intent.restore_peers(&kept.peers, &mut warnings) {
+            self.manager.set_peers(PeersOf::Vni(vni), peers).await;
+        }
+        self.intent.restore_policies(&kept.policies, &mut warnings);
+        warnings.into_iter().for_each(|warning| self.watch.warn(warning));
+    }
+
     /// Takes up the attachments of the state file again. One whose namespace is gone is forgotten, one that fails for
     /// another reason (its uplink is not there yet, say) is logged and kept, and so is what this ktsnd does not understand.
-    pub(crate) async fn restore(&mut self, kept: Vec<KeptAttachment>, mut foreign: Foreign) {
-        foreign
-            .attachments
-            .retain(|entry| entry["netns"].as_str().is_none_or(|path| netns_path(path).exists()));
-        self.foreign = foreign;
+    pub(crate) async fn restore(&mut self, kept: Vec<KeptAttachment>, foreign: Foreign) {
+        self.intent.restore_foreign(foreign);
         for kept in kept {
             let name = kept.raw.name.clone().unwrap_or_default();
             let is_silent = kept.raw.addresses.is_none();
             let is_there = kept.raw.netns.as_deref().is_none_or(|path| netns_path(path).exists());
-            let attached = match Attachment::check("state.json", kept.raw.clone()) {
+            let checked = Attachment::check("state.json", kept.raw.clone()).map(Attachment::by_api);
+            let attached = match &checked {
                 Ok(attachment) => {
-                    self.attach(attachment.by_api(), true).await.map_err(|error| error.to_string())
+                    self.attach(attachment.clone(), true).await.map_err(|error| error.to_string())
                 }
                 Err(error) => Err(error.to_string()),
             };
@@ -33,33 +49,68 @@ impl Node {
                     if is_silent {
                         self.tell_found(&name);
                     }
-                    self.wholes.extend(kept.whole.map(|whole| (name, whole)));
+                    self.intent.keep_whole(self.served.find(&name), kept.whole);
                 }
                 Err(error) => {
-                    self.warn(format!("attachment {name} of the state file is not taken up again: {error}"));
-                    self.not_restored.extend(Some(kept).filter(|_| is_there));
+                    let why = format!("attachment {name} of the state file is not taken up again: {error}");
+                    match checked {
+                        Ok(attachment) if is_there => self.intent.wait_for(attachment, true, why),
+                        _ => self.watch.warn(why),
+                    }
+                    if is_there {
+                        self.intent.not_restored(kept);
+                    }
                 }
             }
         }
-        self.starting = false;
-        self.prune_policies();
-        self.save();
+        self.intent.started(&|name| self.served.find(name).is_some());
         // The start is a whole one: the counters that it went on with are its own now.
-        self.counts_on();
+        self.intent.run_dir().forget_counters();
     }
 
-    /// Forgets what the state file said of an attachment that is not served; whether it said anything.
-    pub(super) fn forget_not_restored(&mut self, name: &str) -> bool {
-        let known = self.not_restored.len() + self.foreign.attachments.len() + self.wholes.len();
-        self.not_restored.retain(|entry| entry.raw.name.as_deref() != Some(name));
-        self.foreign.attachments.retain(|entry| entry["name"].as_str() != Some(name));
-        self.wholes.remove(name);
-        known != self.not_restored.len() + self.foreign.attachments.len() + self.wholes.len()
+    /// Attaches what the configuration names. One that fails waits, unless ktsnd's own rights are missing or the command line
+    /// named it: who typed it wants to know at once.
+    ///
+    /// # Errors
+    /// Those two.
+    pub(crate) async fn attach_configured(&mut self) -> anyhow::Result<()> {
+        for attachment in self.intent.config().attachments.clone() {
+            let name = attachment.name.clone();
+            let is_required = self.intent.config().required.contains(&name);
+            match self.attach(attachment.clone(), false).await {
+                Ok(_) => {}
+                Err(error) if is_required || matches!(error, NodeError::Rights { .. }) => {
+                    return Err(anyhow::Error::new(error).context(format!("attachment {name}")));
+                }
+                Err(error) => self.intent.wait_for(attachment, false, error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches the waiting attachments again whose pause is over.
+    pub(super) async fn retry_waiting(&mut self) {
+        if self.stopping {
+            return;
+        }
+        for (attachment, is_saved) in self.intent.waiting.due() {
+            let name = attachment.name.clone();
+            // A restored attachment goes on with what its entry had beside the fields that are known.
+            let whole = self.intent.whole_of(&name);
+            match self.attach(attachment, is_saved).await {
+                Ok(_) => {
+                    info!(attachment = name, "attached now");
+                    self.intent.keep_whole(self.served.find(&name), whole);
+                    self.intent.waiting.remove(&name);
+                }
+                Err(error) => self.intent.waiting.failed(&name, error.to_string()),
+            }
+        }
     }
 
     /// An older ktsnd wrote no addresses: what the interface has now is given from here on, and kept.
     fn tell_found(&self, name: &str) {
-        let found = self.attached.iter().flatten().find(|attached| attached.attachment.name == name);
+        let found = self.served.all().find(|attached| attached.name() == name);
         let addresses = found.map(|attached| attached.attachment.addresses.to_string());
         warn!(
             attachment = name,
@@ -67,9 +118,4 @@ impl Node {
             addresses.unwrap_or_default()
         );
     }
-}
-
-/// The file that a namespace's path or name means.
-fn netns_path(netns: &str) -> std::path::PathBuf {
-    if netns.contains('/') { netns.into() } else { std::path::Path::new("/run/netns").join(netns) }
 }

@@ -61,6 +61,8 @@ enum Said {
     Failed,
     /// The tool did not end within its limit.
     Silent,
+    /// The tool is not installed, and the kernel has rules of it.
+    Missing,
 }
 
 impl Said {
@@ -117,8 +119,11 @@ fn unread(said: &[Said]) -> Option<Unread> {
     let is_missed = |tool: &Tool| tool.older_tables.is_some() || tool.program == "nft" || !is_shown;
     let mut all = TOOLS.iter().zip(said);
     let (tool, said) = all.find(|(tool, said)| !said.is_answer() && is_missed(tool))?;
-    let is_silent = *said == Said::Silent;
-    Some(if is_silent { Unread::Silent(tool.program) } else { Unread::Failed(tool.program) })
+    Some(match said {
+        Said::Silent => Unread::Silent(tool.program),
+        Said::Missing => Unread::Missing(tool.program),
+        _ => Unread::Failed(tool.program),
+    })
 }
 
 impl Tool {
@@ -130,6 +135,10 @@ impl Tool {
         match output(self.program, self.arguments, limit) {
             Ok(Some(octets)) => (Said::Rules, (self.read)(&String::from_utf8_lossy(&octets))),
             Ok(None) => (Said::Failed, Vec::new()),
+            // Where the kernel has the older tables, only that tool can say what is in them.
+            Err(error) if error.kind() == ErrorKind::NotFound && self.older_tables.is_some() => {
+                (Said::Missing, Vec::new())
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => (Said::Nothing, Vec::new()),
             Err(error) if error.kind() == ErrorKind::TimedOut => (Said::Silent, Vec::new()),
             Err(_) => (Said::Failed, Vec::new()),
@@ -206,12 +215,12 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::super::Unread;
-    use super::{Said, output, unread};
+    use super::{LIMIT, Said, Tool, iptables, output, unread};
 
     /// In the order of the tools: iptables, ip6tables, both older ones, nft.
     #[test]
     fn rules_are_known_only_when_each_tool_that_must_answer_has_answered() {
-        use Said::{Failed, Nothing, Rules, Silent};
+        use Said::{Failed, Missing, Nothing, Rules, Silent};
         for (said, expected) in [
             ([Nothing; 5], None),
             ([Rules, Rules, Nothing, Nothing, Rules], None),
@@ -221,9 +230,26 @@ mod tests {
             ([Silent, Rules, Nothing, Nothing, Rules], None),
             ([Rules, Rules, Nothing, Nothing, Silent], Some(Unread::Silent("nft"))),
             ([Rules, Rules, Nothing, Failed, Rules], Some(Unread::Failed("ip6tables-legacy-save"))),
+            ([Rules, Rules, Missing, Nothing, Rules], Some(Unread::Missing("iptables-legacy-save"))),
         ] {
             assert_eq!(unread(&said), expected, "{said:?}");
         }
+    }
+
+    /// The rules are there, and nothing shows them.
+    #[test]
+    fn a_missing_tool_has_no_rules_only_where_the_kernel_has_no_tables_of_it() {
+        let said = |tool: &Tool| tool.ask(LIMIT).0;
+        let missing = |tables| iptables("ktsn-no-such-tool", tables);
+        assert_eq!(said(&missing(None)), Said::Nothing);
+        assert_eq!(said(&missing(Some("/dev/null"))), Said::Nothing, "no tables");
+        assert_eq!(said(&missing(Some("/proc/self/status"))), Said::Missing, "a list with something in it");
+        assert_eq!(said(&iptables("true", Some("/proc/self/status"))), Said::Rules);
+        let text = Unread::Missing("iptables-legacy-save").to_string();
+        assert!(
+            text.contains("iptables-legacy-save is not installed") && text.contains("install it"),
+            "{text}"
+        );
     }
 
     /// The limit also ends a tool that closed its output, and one that prints without end.

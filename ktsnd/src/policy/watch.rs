@@ -28,7 +28,7 @@ use super::{Rule, Seen};
 use crate::sys;
 
 /// NFNLGRP_NFTABLES (linux/netfilter/nfnetlink.h) as a bit.
-const GROUP_NFTABLES: u32 = 1 << 6;
+pub(crate) const GROUP_NFTABLES: u32 = 1 << 6;
 /// NFNL_SUBSYS_NFTABLES: the upper octet of a message's type.
 const SUBSYSTEM_NFTABLES: u16 = 10;
 /// Messages that change no rule (linux/netfilter/nf_tables.h): of sets and their elements, generations, traces, objects
@@ -196,14 +196,18 @@ async fn changes(socket: Option<&AsyncFd<OwnedFd>>) {
 fn concerns_rules(mut messages: &[u8]) -> bool {
     while !messages.is_empty() {
         let Ok(message) = NetlinkBuffer::new_checked(messages) else { return true };
-        let kind = message.message_type();
-        if kind >> 8 == SUBSYSTEM_NFTABLES && !NO_RULES.contains(&(kind & 0xff)) {
+        if changes_rules(message.message_type()) {
             return true;
         }
         let next = (message.length() as usize).next_multiple_of(4);
         messages = messages.get(next..).unwrap_or_default();
     }
     false
+}
+
+/// Whether a message of this type is about a rule, a chain or a table.
+pub(crate) fn changes_rules(kind: u16) -> bool {
+    kind >> 8 == SUBSYSTEM_NFTABLES && !NO_RULES.contains(&(kind & 0xff))
 }
 
 fn subscribe() -> io::Result<AsyncFd<OwnedFd>> {

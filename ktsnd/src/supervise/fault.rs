@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Faults that tests let happen in a thread of a real ktsnd. This module is in debug builds only.
 //!
-//! In: the file that KTSND_TEST_FAULT names, read by the supervisor: `panic THREAD` or `stall THREAD`. Out: that thread
-//! panics, or never goes on, at its next sign of life.
+//! In: the file that KTSND_TEST_FAULT names, read by the supervisor: `panic THREAD`, `stall THREAD` or `hold rtnl`. Out: that
+//! thread panics, or never goes on, at its next sign of life; or every thread that would ask for the kernel's RTNL lock waits
+//! until the file says something else, as if a driver held the lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static FAULT: OnceLock<(Kind, String)> = OnceLock::new();
 static IS_ARMED: AtomicBool = AtomicBool::new(false);
+static IS_RTNL_HELD: AtomicBool = AtomicBool::new(false);
+/// How often a thread that waits for the lock asks again.
+const RTNL_LOOK: std::time::Duration = std::time::Duration::from_millis(10);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -20,6 +24,7 @@ enum Kind {
 pub(super) fn look() {
     let Some(path) = std::env::var_os("KTSND_TEST_FAULT") else { return };
     let Ok(text) = std::fs::read_to_string(path) else { return };
+    IS_RTNL_HELD.store(text.trim() == "hold rtnl", Relaxed);
     let kind = |word| match word {
         "panic" => Some(Kind::Panic),
         "stall" => Some(Kind::Stall),
@@ -49,5 +54,12 @@ fn happen(name: &str) {
             std::thread::park();
         },
         _ => {}
+    }
+}
+
+/// The calling thread is about to ask the kernel for something that takes its RTNL lock.
+pub(crate) fn rtnl() {
+    while IS_RTNL_HELD.load(Relaxed) {
+        std::thread::sleep(RTNL_LOOK);
     }
 }

@@ -25,6 +25,19 @@ pub enum TablesError {
         /// What went wrong.
         source: io::Error,
     },
+    /// More than is looked at in a pod's namespace.
+    #[error("netns {path}: {what}: {why}; expected a namespace that is small enough to be followed")]
+    TooLarge {
+        /// The path.
+        path: PathBuf,
+        /// What is too large.
+        what: &'static str,
+        /// The bound.
+        why: String,
+    },
+    /// A pod's namespace is not followed now, for this reason.
+    #[error("{0}")]
+    NotFollowed(String),
     /// No device of this name, or none with an Ethernet address.
     #[error("{field}: {device:?}: no Ethernet device of this name in {place}")]
     Device {

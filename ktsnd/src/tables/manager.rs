@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The handle that the node holds, and the task behind it.
 //!
-//! In: commands through a [`Manager`]. Out: answers, and events through the function given at the start. The task
-//! runs beside others on the control thread; between two of its steps every attachment is either wholly there or not.
+//! In: commands through a [`Manager`]. Out: answers, and events through the function given at the start. The task has a
+//! thread of its own: dumps of the node's namespace wait for the kernel's RTNL lock. Between two of its steps every attachment is
+//! either wholly there or not.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ktsn_resolve::{AttachmentIndex, NextHop, Tables};
+use ktsn_resolve::{AttachmentIndex, Flow, NextHop, Tables};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::assembly::state::{TablesState, Wake};
 use super::error::TablesError;
-use super::kernel::namespace::Entered;
+use super::kernel::reader;
 use super::news::{Added, Event, OverlayNews};
 use super::overlay::overlays::PeersOf;
 use super::spec::AttachmentSpec;
 use crate::config::VxlanPeer;
 use crate::policy::{self, Restriction};
+use crate::supervise::Watched;
 
 /// A change after a quiet time waits so long for those that come with it: a frame may wait for its next hop's MAC address.
 const GATHER: Duration = Duration::from_millis(1);
-/// Where changes go on, a generation costs at most one part in so many of the time, but is never kept back for longer than this.
+/// Where changes of the node go on, a generation costs at most one part in so many of the time, but is never kept back for longer
+/// than this. Pods' namespaces have no such limit (`assembly/pod.rs`).
 const SHARE: u32 = 5;
 const COALESCE: Duration = Duration::from_millis(20);
 /// How often namespaces' paths are looked at.
@@ -46,17 +49,31 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts the task on the current runtime. `report` is called from it and must not block.
+    /// Starts the task. `report` is called from it and must not block.
     ///
     /// # Errors
-    /// `Netlink` when the kernel does not talk to us.
-    #[allow(clippy::unused_async)] // needs a runtime, and says so
+    /// `Netlink` when the kernel does not talk to us, `Ended` when there is no thread to be had.
     pub async fn start(report: impl Fn(Event) + Send + 'static) -> Result<Self, TablesError> {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
-        let state = TablesState::new(Box::new(report))?;
-        let watch = policy::Watch::start();
-        let rules = watch.known();
-        tokio::spawn(run(state, inbox, watch));
+        let (started, starts) = oneshot::channel();
+        let keep = move || {
+            let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+                return;
+            };
+            runtime.block_on(async move {
+                let watched = Watched::enter("ktsn-tables", "");
+                let state = match TablesState::new(Box::new(report)) {
+                    Ok(state) => state,
+                    Err(error) => return drop(started.send(Err(error))),
+                };
+                let watch = policy::Watch::start();
+                let _ = started.send(Ok(watch.known()));
+                run(state, inbox, watch, &watched).await;
+            });
+        };
+        let thread = std::thread::Builder::new().name("ktsn-tables".into()).spawn(keep);
+        drop(thread.map_err(|_| TablesError::Ended)?);
+        let rules = starts.await.map_err(|_| TablesError::Ended)??;
         Ok(Self { commands, rules })
     }
 
@@ -70,16 +87,8 @@ impl Manager {
     /// # Errors
     /// [`TablesError`] naming the field at fault; nothing is held then.
     pub async fn add(&self, spec: AttachmentSpec) -> Result<Added, TablesError> {
-        self.add_entered(spec, None).await
-    }
-
-    /// Adds an attachment whose namespace was entered already.
-    pub(crate) async fn add_entered(
-        &self,
-        spec: AttachmentSpec,
-        entered: Option<Entered>,
-    ) -> Result<Added, TablesError> {
-        self.call(move |state| state.add(spec, entered)).await.unwrap_or(Err(TablesError::Ended))
+        let opened = reader::open(spec.attachment.netns.clone()).await?;
+        self.call(move |state| state.add(spec, opened)).await.unwrap_or(Err(TablesError::Ended))
     }
 
     /// Removes an attachment; when this returns, nothing is held in its namespace any more.
@@ -92,6 +101,12 @@ impl Manager {
     /// is left out: a worker asks again as long as frames need it.
     pub fn ensure_neighbour(&self, index: AttachmentIndex, next_hop: NextHop) {
         let _ = self.commands.try_send(Box::new(move |state| state.ensure_neighbour(index, next_hop)));
+    }
+
+    /// Asks the kernel about the route of a flow, for the worker of this number. Where too much waits already it is left out: the worker
+    /// asks again as long as frames need it.
+    pub fn ask_route(&self, worker: u64, flow: Flow) {
+        let _ = self.commands.try_send(Box::new(move |state| state.ask_route(worker, &flow)));
     }
 
     /// Replaces the peers that were given before; none: forgets them. In force when this returns, with all overlays as
@@ -124,30 +139,48 @@ impl Manager {
     }
 }
 
-async fn run(mut state: TablesState, mut inbox: mpsc::Receiver<TablesStep>, mut rules: policy::Watch) {
+async fn run(
+    mut state: TablesState,
+    mut inbox: mpsc::Receiver<TablesStep>,
+    mut rules: policy::Watch,
+    watched: &Watched,
+) {
     let (mut look, mut probe) = (interval(LOOK), interval(PROBE));
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     probe.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut refresh_at, mut not_before): (Option<Instant>, _) = (None, Instant::now());
     loop {
         let due = refresh_at.unwrap_or_else(Instant::now);
+        let reading_due = state.begin_readings();
+        let next_reading = reading_due.unwrap_or_else(Instant::now);
+        watched.waits();
         tokio::select! {
-            command = inbox.recv() => match command {
-                Some(command) => command(&mut state),
-                None => return,
-            },
+            command = inbox.recv() => {
+                watched.works();
+                match command {
+                    Some(command) => command(&mut state),
+                    None => return,
+                }
+            }
             wake = state.wake() => match wake {
                 Wake::Changed => {}
                 Wake::PathGone => state.look(),
+                Wake::Read(read) => {
+                    watched.works();
+                    state.take_read(*read);
+                }
             },
+            // The next round begins it.
+            () = sleep_until(next_reading), if reading_due.is_some() => {}
             () = sleep_until(due), if refresh_at.is_some() => {
+                watched.works();
                 let begun = Instant::now();
                 let is_whole = state.refresh();
                 let now = Instant::now();
                 refresh_at = (!is_whole).then(|| now + RETRY);
                 not_before = now + ((now - begun) * (SHARE - 1)).min(COALESCE);
             }
-            _ = look.tick() => state.look(),
+            _ = look.tick(), if state.has_pods() => state.look(),
             _ = probe.tick() => state.probe(),
             (rules, is_whole) = rules.changed() => state.set_rules(rules, is_whole),
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ktsn_resolve::{AttachmentIndex, Tables};
+use ktsn_resolve::{AttachmentIndex, Flow, RouteAnswer, Tables};
 
 use super::overlay::state::OverlayState;
 use crate::config::Given;
@@ -52,6 +52,17 @@ pub struct RulesNews {
     pub revision: u64,
 }
 
+/// The kernel's answer about a flow's route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnsweredRoute {
+    /// The flow.
+    pub flow: Flow,
+    /// The revision of the answer: it holds while the attachment's tables name this one.
+    pub revision: u64,
+    /// The answer.
+    pub answer: RouteAnswer,
+}
+
 /// A change that no request caused.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -65,6 +76,8 @@ pub enum Event {
     Rules(RulesNews),
     /// All rules of the node's packet filter have been read, and the tables of all attachments hold to them.
     RulesRead,
+    /// The kernel's answer for the worker of this number.
+    Route(u64, AnsweredRoute),
     /// Something that an operator should know.
     Warning(String),
 }

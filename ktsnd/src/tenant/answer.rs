@@ -81,18 +81,32 @@ fn is_bound_elsewhere(tables: Option<&AttachmentTables>, facts: &SocketFacts) ->
     })
 }
 
+/// [`StreamCode::Unsupported`] while a socket has a source that the interface does not have: a foreign one (IP_FREEBIND,
+/// IP_TRANSPARENT, `ip_nonlocal_bind`), one that is gone, or a new one that the tables will have soon.
+pub(super) fn code_for(tables: Option<&AttachmentTables>, local: IpAddr) -> StreamCode {
+    let local = local.to_canonical();
+    let is_known = |tables: &AttachmentTables| tables.interface().has_address(local);
+    if local.is_unspecified() || tables.is_none_or(is_known) {
+        StreamCode::Registered
+    } else {
+        StreamCode::Unsupported
+    }
+}
+
 /// What is granted to every stream of an attachment ([`stream_flags`]).
 pub(super) fn flags_of<P>(served: &Served<P>) -> u16 {
     let tai = if served.limits.allow_tai { stream_flags::TAI_GRANTED } else { 0 };
     tai | served.limits.take_from.map_or(0, stream_flags::takes_untimed_from)
 }
 
-pub(super) fn status_of(token: u32, flags: u16, table: &[Destination], peer: Option<IpAddr>) -> StreamStatus {
-    let (limit, bypass) = match peer {
-        None => (0, 0),
-        Some(peer) => lookup(table, peer),
-    };
-    StreamStatus { token, flags, code: StreamCode::Registered, limit, bypass }
+/// The answer to a UDP socket; `code`: that of [`code_for`].
+pub(super) fn status_of(
+    (token, flags, code): (u32, u16, StreamCode),
+    table: &[Destination],
+    peer: Option<IpAddr>,
+) -> StreamStatus {
+    let Answer { limit, bypass, is_asked } = peer.map_or(Answer::default(), |peer| lookup(table, peer));
+    StreamStatus { token, flags, code, limit, bypass, is_asked }
 }
 
 /// The answer to a packet socket: its greatest frame, or the bypass reason while the interface is away.
@@ -104,7 +118,7 @@ pub(super) fn link_status_of(
 ) -> StreamStatus {
     let limit = tables.attachment(attachment).map_or(0, link_frame_max);
     let bypass = if limit == 0 { BypassReason::NotAttached.number() } else { 0 };
-    StreamStatus { token, flags, code: StreamCode::Registered, limit, bypass }
+    StreamStatus { token, flags, code: StreamCode::Registered, limit, bypass, is_asked: false }
 }
 
 /// What packet sockets of an attachment need to know; nothing is served while the interface is down, so that the
@@ -141,8 +155,26 @@ fn mapped(address: IpAddr) -> Ipv6Addr {
     }
 }
 
+/// What a table says about one address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Answer {
+    limit: u32,
+    bypass: u16,
+    is_asked: bool,
+}
+
+impl Answer {
+    fn take(limit: u16) -> Self {
+        Self { limit: u32::from(limit), ..Self::default() }
+    }
+
+    fn leave(reason: BypassReason) -> Self {
+        Self { bypass: reason.number(), ..Self::default() }
+    }
+}
+
 /// First match wins, as in the client.
-fn lookup(table: &[Destination], address: IpAddr) -> (u32, u16) {
+fn lookup(table: &[Destination], address: IpAddr) -> Answer {
     let address = mapped(address).to_bits();
     let hit = table.iter().find(|d| {
         let prefix = u128::from_be_bytes(d.address);
@@ -151,10 +183,15 @@ fn lookup(table: &[Destination], address: IpAddr) -> (u32, u16) {
     match hit.map(|d| (d.action, d.payload_max)) {
         // Connecting to a broadcast address needed SO_BROADCAST.
         Some((DestinationAction::Take | DestinationAction::Broadcast, payload_max)) => {
-            (u32::from(payload_max), 0)
+            Answer::take(payload_max)
         }
-        Some((DestinationAction::OwnAddress, _)) => (0, BypassReason::OwnAddress.number()),
-        _ => (0, BypassReason::NotAllowed.number()),
+        Some((DestinationAction::Asked, 0)) => Answer::leave(BypassReason::OverMtu),
+        Some((DestinationAction::Asked, payload_max)) => {
+            Answer { is_asked: true, ..Answer::take(payload_max) }
+        }
+        Some((DestinationAction::OwnAddress, _)) => Answer::leave(BypassReason::OwnAddress),
+        Some((DestinationAction::RoutingRules, _)) => Answer::leave(BypassReason::RoutingRules),
+        _ => Answer::leave(BypassReason::NotAllowed),
     }
 }
 
@@ -180,6 +217,8 @@ fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destin
                 Verdict::Take { payload_max } => (DestinationAction::Take, payload_max),
                 Verdict::Broadcast { payload_max } => (DestinationAction::Broadcast, payload_max),
                 Verdict::Bypass(BypassReason::OwnAddress) => (DestinationAction::OwnAddress, 0),
+                Verdict::Asked { payload_max } => (DestinationAction::Asked, payload_max),
+                Verdict::Bypass(BypassReason::RoutingRules) => (DestinationAction::RoutingRules, 0),
                 Verdict::Bypass(_) => (DestinationAction::NotAllowed, 0),
             };
             Destination { address: address.octets(), prefix_bits, action, payload_max }
@@ -203,12 +242,16 @@ mod tests {
         let table = [
             entry("10.244.0.5/32", DestinationAction::OwnAddress, 0),
             entry("10.244.0.0/16", DestinationAction::Take, 1422),
+            entry("10.0.0.0/8", DestinationAction::RoutingRules, 0),
+            entry("12.0.0.0/8", DestinationAction::Asked, 1372),
         ];
         let at = |text: &str| lookup(&table, text.parse().unwrap());
-        assert_eq!(at("10.244.0.5"), (0, BypassReason::OwnAddress.number()));
-        assert_eq!(at("10.244.1.5"), (1422, 0));
-        assert_eq!(at("10.245.1.5"), (0, BypassReason::NotAllowed.number()));
-        assert_eq!(at("fd00::1"), (0, BypassReason::NotAllowed.number()));
+        assert_eq!(at("10.244.0.5"), Answer::leave(BypassReason::OwnAddress));
+        assert_eq!(at("10.244.1.5"), Answer::take(1422));
+        assert_eq!(at("10.245.1.5"), Answer::leave(BypassReason::RoutingRules));
+        assert_eq!(at("12.245.1.5"), Answer { is_asked: true, ..Answer::take(1372) });
+        assert_eq!(at("11.245.1.5"), Answer::leave(BypassReason::NotAllowed));
+        assert_eq!(at("fd00::1"), Answer::leave(BypassReason::NotAllowed));
     }
 
     proptest! {
@@ -227,7 +270,8 @@ mod tests {
                 netns_cookie: 1,
                 interface_index: 1,
                 mtu,
-                limits: ClientLimits { slots, octets_max, clients_max: 1, memory_max: 1 << 30, allow_tai: true, take_from: None, receive_period: None },
+                limits: ClientLimits { slots, octets_max, clients_max: 1, memory_max: 1 << 30, ..ClientLimits::default() },
+                horizon: ktsn_time::Nanos::from_seconds(10),
                 stats: std::sync::Arc::default(),
                 worker,
             };

@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use ktsn_ring::control::LATER_OCTETS_MAX;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{
@@ -20,8 +21,8 @@ use rustix::net::{
 use super::socket::{Examine, facts_without_lock};
 use super::sys;
 
-/// Octets of a message that are read. Valid messages are far shorter.
-const MESSAGE_OCTETS_MAX: usize = 64;
+/// Octets of a buffer for messages: one more than the longest has, so a longer one is none.
+pub(super) const BUFFER_OCTETS: usize = LATER_OCTETS_MAX + 1;
 /// Descriptors that one message may carry (SCM_MAX_FD). There is room for all: the kernel would close others in this thread, and
 /// a close may block.
 const DESCRIPTORS_MAX: usize = 253;
@@ -62,15 +63,15 @@ pub(super) fn unwatch(epoll: &OwnedFd, fd: impl AsFd) {
 /// One message with the descriptors that came with it.
 #[derive(Debug)]
 pub(super) struct Received {
-    octets: [u8; MESSAGE_OCTETS_MAX],
-    length: usize,
+    /// What was read of it: all, or more than any message has.
+    pub octets: Box<[u8]>,
     /// The passed descriptors.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Received {
     pub(super) fn octets(&self) -> &[u8] {
-        &self.octets[..self.length]
+        &self.octets
     }
 }
 
@@ -82,13 +83,12 @@ pub(super) enum Read {
     Ended,
 }
 
-/// Reads one message; never waits.
-pub(super) fn read(connection: BorrowedFd<'_>) -> Read {
-    let mut octets = [0; MESSAGE_OCTETS_MAX];
+/// Reads one message by a buffer of [`BUFFER_OCTETS`]; never waits.
+pub(super) fn read(connection: BorrowedFd<'_>, buffer: &mut [u8]) -> Read {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let result = recvmsg(connection, &mut [IoSliceMut::new(&mut octets)], &mut ancillary, flags);
+    let result = recvmsg(connection, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags);
     let descriptors: Vec<OwnedFd> = ancillary
         .drain()
         .filter_map(|m| match m {
@@ -100,7 +100,7 @@ pub(super) fn read(connection: BorrowedFd<'_>) -> Read {
     match result {
         // Any input with descriptors is a message: the reader closes them.
         Ok(received) if received.bytes > 0 || !descriptors.is_empty() => {
-            Read::Message(Box::new(Received { octets, length: received.bytes, descriptors }))
+            Read::Message(Box::new(Received { octets: buffer[..received.bytes].into(), descriptors }))
         }
         Ok(_) => Read::Ended,
         Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,
@@ -163,7 +163,8 @@ pub(super) fn shut(connection: &OwnedFd) {
 
 /// Closes what was passed on a connection that was shut; `examine` closes each descriptor.
 pub(super) fn drain(connection: &OwnedFd, examine: Examine) {
-    while let Read::Message(message) = read(connection.as_fd()) {
+    let mut buffer = vec![0; BUFFER_OCTETS];
+    while let Read::Message(message) = read(connection.as_fd(), &mut buffer) {
         for descriptor in message.descriptors {
             // The close of most descriptors does not block.
             if !facts_without_lock(&descriptor).is_ok_and(|facts| facts.closes_at_once()) {
@@ -212,10 +213,12 @@ mod tests {
     /// The reader of a message closes what came with it, however long that takes; the registrar must not.
     #[test]
     fn what_came_with_a_message_is_the_readers() {
-        for length in [0, 1, MESSAGE_OCTETS_MAX, MESSAGE_OCTETS_MAX + 1] {
+        for length in [0, 1, BUFFER_OCTETS, BUFFER_OCTETS + 1] {
             let (ours, theirs) = pair();
             write(&theirs, &vec![7; length], &[theirs.as_fd()]).unwrap();
-            let Read::Message(message) = read(ours.as_fd()) else { panic!("{length} octets are a message") };
+            let Read::Message(message) = read(ours.as_fd(), &mut vec![0; BUFFER_OCTETS]) else {
+                panic!("{length} octets are a message")
+            };
             assert_eq!(message.descriptors.len(), 1);
             assert!(ktsn_ring::control::parse(message.octets()).is_err());
         }

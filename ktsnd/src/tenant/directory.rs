@@ -9,8 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ktsn_resolve::{AttachmentIndex, Tables};
 use ktsn_ring::Attention;
 use ktsn_ring::receive::ReceiveArea;
+use ktsn_time::Nanos;
 
 use super::budget::{Account, RefusedBy, available};
+use super::kept::KeptSockets;
+use super::later::Later;
 use super::notifier::{self, Process, Processes};
 use super::receivers::{Grantee, Receivers};
 use super::streams::Streams;
@@ -35,6 +38,8 @@ pub struct Served<P> {
     pub mtu: u32,
     /// What its clients may have and do.
     pub limits: ClientLimits,
+    /// How far ahead a transmit time may be.
+    pub horizon: Nanos,
     /// Where its clients' frames are counted.
     pub stats: Arc<AttachmentStats>,
     /// The worker that takes its clients' frames.
@@ -126,11 +131,19 @@ impl<P> Known<P> {
 
 /// The shared directory.
 #[derive(Debug)]
-pub struct Directory<P>(Arc<Mutex<Known<P>>>, Processes, Receivers);
+pub struct Directory<P> {
+    known: Arc<Mutex<Known<P>>>,
+    processes: Processes,
+    receivers: Receivers,
+    kept: KeptSockets,
+    later: Arc<Mutex<Later>>,
+}
 
 impl<P> Clone for Directory<P> {
     fn clone(&self) -> Self {
-        Self(self.0.clone(), self.1.clone(), self.2.clone())
+        let (known, processes, receivers) =
+            (self.known.clone(), self.processes.clone(), self.receivers.clone());
+        Self { known, processes, receivers, kept: self.kept.clone(), later: self.later.clone() }
     }
 }
 
@@ -140,7 +153,13 @@ impl<P> Directory<P> {
     pub fn new(tables: Arc<Tables>) -> Self {
         let memory_max = limits::CLIENTS_MEMORY_MAX;
         let known = Known { served: Vec::new(), clients: BTreeMap::new(), tables, memory_max, version: 0 };
-        Self(Arc::new(Mutex::new(known)), Processes::default(), Receivers::default())
+        Self {
+            known: Arc::new(Mutex::new(known)),
+            processes: Processes::default(),
+            receivers: Receivers::default(),
+            kept: KeptSockets::default(),
+            later: Arc::new(Mutex::new(Later::new())),
+        }
     }
 
     /// Bounds the memory of all clients together, in octets; [`limits::CLIENTS_MEMORY_MAX`] otherwise.
@@ -150,7 +169,23 @@ impl<P> Directory<P> {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Known<P>> {
         // A panic elsewhere leaves plain values that are still right.
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Sockets that are kept for their streams.
+    pub(super) const fn kept(&self) -> &KeptSockets {
+        &self.kept
+    }
+
+    /// What the kernel is to send later.
+    pub(super) fn later(&self) -> MutexGuard<'_, Later> {
+        // A panic elsewhere leaves lanes that still send.
+        self.later.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The process of a client, where its sockets can be reached.
+    pub(super) fn process(&self, key: ClientKey) -> Option<Arc<Process>> {
+        self.processes.get(key)
     }
 
     /// Begins to serve an attachment (instead of an older one with the same index); tell the registrar afterwards.
@@ -166,13 +201,13 @@ impl<P> Directory<P> {
         let mut known = self.lock();
         known.served.retain(|s| s.index != index);
         known.version += 1;
-        self.2.end_attachment(index);
+        self.receivers.end_attachment(index);
     }
 
     /// Who may expect arrivals.
     #[must_use]
     pub const fn receivers(&self) -> &Receivers {
-        &self.2
+        &self.receivers
     }
 
     /// A client asks for a grant of expected arrival, of an attachment that is served.
@@ -187,7 +222,7 @@ impl<P> Directory<P> {
         let known = self.lock();
         if let Some(served) = known.served.iter().find(|served| served.index == attachment) {
             let stats = served.stats.clone();
-            self.2.add(key, Grantee { pid, attachment, stats, area: area.clone() });
+            self.receivers.add(key, Grantee { pid, attachment, stats, area: area.clone() });
         }
     }
 
@@ -220,13 +255,13 @@ impl<P> Directory<P> {
         attention: Attention,
     ) {
         if let Some(pidfd) = process.and_then(|process| process.try_clone().ok()) {
-            self.1.insert(key, Process::new(pidfd, netns_cookie, attention));
+            self.processes.insert(key, Process::new(pidfd, netns_cookie, attention));
         }
     }
 
     /// Tells programs by their error queues what a worker's notices say; returns when the worker has gone.
     pub fn notify(&self, notices: &Receiver<Notice>, device: &str) {
-        notifier::run(notices, &self.1, device);
+        notifier::run(notices, &self.processes, device);
     }
 
     /// A client's stream is kept no more.
@@ -240,13 +275,16 @@ impl<P> Directory<P> {
 
     /// Whether nothing is kept of any client.
     pub(super) fn is_empty(&self) -> bool {
-        self.1.is_empty() && self.2.is_empty() && self.lock().clients.is_empty()
+        self.processes.is_empty()
+            && self.receivers.is_empty()
+            && self.kept.is_empty()
+            && self.lock().clients.is_empty()
     }
 
     /// A client's process is gone.
     pub(super) fn ending(&self, key: ClientKey) {
-        self.1.remove(key);
-        self.2.end(key);
+        self.processes.remove(key);
+        self.receivers.end(key);
         if let Some(view) = self.lock().clients.get_mut(&key) {
             view.ending = true;
         }
@@ -254,7 +292,8 @@ impl<P> Directory<P> {
 
     /// A client's last frame is gone, too.
     pub fn over(&self, key: ClientKey) {
-        self.1.remove(key);
+        self.kept.remove_client(key);
+        self.processes.remove(key);
         self.lock().clients.remove(&key);
     }
 }

@@ -53,9 +53,9 @@ impl Hangs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ktsn_eventually::eventually;
     use std::sync::mpsc;
     use std::thread::JoinHandle;
-    use std::time::Instant;
 
     /// A thread that runs `job` until it is over, and its number.
     fn thread(job: impl FnOnce() + Send + 'static) -> (JoinHandle<()>, i32) {
@@ -67,14 +67,8 @@ mod tests {
         (thread, number.recv().unwrap())
     }
 
-    /// Whether `state` comes within ten seconds: a thread may be on its way to where the test wants it.
-    fn comes(state: impl Fn() -> bool) -> bool {
-        let end = Instant::now() + Duration::from_secs(10);
-        while !state() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        state()
-    }
+    /// A thread may be on its way to where the test wants it.
+    const SOON: Duration = Duration::from_secs(10);
 
     #[test]
     fn a_thread_that_sleeps_waits_and_one_that_runs_does_not() {
@@ -86,12 +80,12 @@ mod tests {
                 std::hint::black_box(());
             }
         });
-        assert!(comes(|| !waits(number)), "it runs, or waits for a CPU");
+        eventually("it runs, or waits for a CPU", SOON, || !waits(number));
         is_over.store(true, SeqCst);
         runner.join().unwrap();
         let (wake, sleeps) = mpsc::channel::<()>();
         let (sleeper, number) = thread(move || assert!(sleeps.recv().is_err()));
-        assert!(comes(|| waits(number)), "it sleeps");
+        eventually("it sleeps", SOON, || waits(number));
         drop(wake);
         sleeper.join().unwrap();
     }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use ktsn_ring::marker::{FRAME_HEADER_OCTETS, FRAME_TYPE, Marker};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use super::sys;
+use super::sys::{self, Control};
 
 /// The loopback interface has this index in every namespace.
 const LOOPBACK: u32 = 1;
@@ -40,21 +40,6 @@ fn loopback(socket: &OwnedFd, local: SocketAddr) -> SocketAddrV6 {
             own
         }
         _ => SocketAddrV6::new(Ipv6Addr::LOCALHOST, 0, 0, 0),
-    }
-}
-
-/// Control messages one after the other.
-#[derive(Default)]
-struct Control(Vec<u8>);
-
-impl Control {
-    fn push(&mut self, level: i32, kind: i32, value: &[u8]) {
-        let octets = size_of::<libc::cmsghdr>() + value.len();
-        self.0.extend_from_slice(&octets.to_ne_bytes());
-        self.0.extend_from_slice(&level.to_ne_bytes());
-        self.0.extend_from_slice(&kind.to_ne_bytes());
-        self.0.extend_from_slice(value);
-        self.0.resize(self.0.len().next_multiple_of(8), 0);
     }
 }
 
@@ -155,7 +140,7 @@ impl Target {
             Family::Packet { is_whole: false } => &frame[FRAME_HEADER_OCTETS..],
             Family::V4 | Family::V6 { .. } => &payload[..],
         };
-        sys::send_marker(self.socket.as_fd(), &self.destination(form, &frame), octets, &control.0)
+        sys::send_once(self.socket.as_fd(), &self.destination(form, &frame), octets, control.octets(), 0)
     }
 
     /// A socket address of the socket's family.

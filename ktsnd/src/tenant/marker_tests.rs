@@ -157,6 +157,7 @@ fn every_kind_of_packet_socket_can_be_marked() {
             assert!(flags == 0 || key == 0xa545_6234 || key == 0, "{key:#x}");
             assert_eq!(sys::timestamping(&socket).unwrap(), flags, "no option is touched");
         }
+        // No marker may arrive.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let mut octets = [0; 2048];
         while let Ok((_, length)) = recv(&socket, &mut octets[..], RecvFlags::empty()) {

@@ -24,9 +24,9 @@ use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use tracing::warn;
 
 use super::hangs::{CPU_PATIENCE, Hangs, PATIENCE, waits};
-use super::log_limit::LogLimit;
 use super::marker::Target;
 use super::socket::close;
+use crate::log_limit::LogLimit;
 use crate::queue::Receiver;
 use crate::supervise::Watched;
 use crate::worker::{ClientKey, Notice};
@@ -40,7 +40,7 @@ pub(super) struct Process {
     /// The process.
     pub pidfd: OwnedFd,
     /// SO_NETNS_COOKIE of its attachment's namespace.
-    netns_cookie: u64,
+    pub netns_cookie: u64,
     /// Its region's words for streams that close.
     pub attention: Attention,
     /// How often its descriptors were wrong, lately.
@@ -94,7 +94,7 @@ impl Processes {
         self.lock().values().map(|process| process.netns_cookie).collect()
     }
 
-    fn get(&self, client: ClientKey) -> Option<Arc<Process>> {
+    pub(super) fn get(&self, client: ClientKey) -> Option<Arc<Process>> {
         self.lock().get(&client).cloned()
     }
 }

@@ -8,6 +8,7 @@
 mod division;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ktsn_resolve::AttachmentIndex;
@@ -91,14 +92,16 @@ impl Receivers {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// A client asks. A second time changes nothing.
+    /// A client asks. A second time changes nothing, and costs nothing: each word makes the node renew all grants.
     pub(super) fn add(&self, key: ClientKey, grantee: Grantee) {
         let known = Known { of: grantee, seen: ReceiveCounts::default(), shown: Receiving::default() };
-        self.lock().by_client.entry(key).or_insert(known);
-        self.1.notify_one();
+        if let Entry::Vacant(place) = self.lock().by_client.entry(key) {
+            place.insert(known);
+            self.1.notify_one();
+        }
     }
 
-    /// Waits until a client has asked since the last wait ended.
+    /// Waits until a new client has asked since the last wait ended.
     pub async fn wait_for_request(&self) {
         self.1.notified().await;
     }

@@ -9,7 +9,9 @@ mod accepting;
 mod admission;
 mod ending;
 pub(crate) mod fuzzing;
+mod keeping;
 mod looking;
+mod passing;
 mod registering;
 mod tables;
 
@@ -35,11 +37,11 @@ use super::directory::Directory;
 use super::examiner::{Examiner, Facts, Helpers, Unsealed};
 use super::following::{Following, Round};
 use super::granted::Granted;
-use super::log_limit::LogLimit;
 use super::pace::{self, Pace};
 use super::socket::{Examine, examine};
 use super::threads::Threads;
 use super::turns::Turns;
+use crate::log_limit::LogLimit;
 use crate::worker::{ClientKey, ClientTables, Outbox};
 
 /// How long a connection may stay without Hello.
@@ -236,6 +238,8 @@ pub(super) struct Service<P> {
     log_limit: LogLimit,
     /// Clients to be notified of what changed.
     following: Following,
+    /// For messages.
+    buffer: Box<[u8]>,
 }
 
 impl<P: Send + 'static> Service<P> {
@@ -273,6 +277,7 @@ impl<P: Send + 'static> Service<P> {
             answers,
             log_limit: LogLimit::default(),
             following: Following::new((clock.now)()),
+            buffer: vec![0; connection::BUFFER_OCTETS].into(),
         })
     }
 
@@ -289,7 +294,7 @@ impl<P: Send + 'static> Service<P> {
                 self.attend(&events, &|| watched.works());
             }
         }
-        self.leave();
+        self.leave(&|| watched.works());
     }
 
     /// How long it may sleep if nothing happens; `None`: without limit.
@@ -297,7 +302,7 @@ impl<P: Send + 'static> Service<P> {
         let strangers = self.connections.values().any(|c| c.client.is_none());
         let soon = !self.paused.is_empty() || self.examiner.is_watching() || !self.following.is_empty();
         let patience = if soon { pace::WINDOW } else { Duration::from_millis(200) };
-        (strangers || soon).then_some(patience)
+        (strangers || soon || !self.directory.later().is_empty()).then_some(patience)
     }
 
     /// Waits for something to happen.
@@ -323,7 +328,7 @@ impl<P: Send + 'static> Service<P> {
                 TOKEN_ANSWERS => {
                     let _ = rustix::io::read(&*self.answers, &mut [0u8; 8]);
                 }
-                token if token & TOKEN_PROCESS != 0 => self.end(token & !TOKEN_PROCESS),
+                token if token & TOKEN_PROCESS != 0 => self.end_process(token & !TOKEN_PROCESS),
                 number => self.turns.add(self.owner_of(number).netns_cookie, number),
             }
             // One connection's turn is bounded, all of them together are not.
@@ -334,13 +339,20 @@ impl<P: Send + 'static> Service<P> {
         self.take_answers();
         self.listen_again();
         self.lose_patience();
+        self.directory.later().look();
     }
 
-    /// The daemon ends: the workers mark regions, processes live on. The kernel closes and unmaps the rest when the process ends; no
-    /// thread waits for it.
-    fn leave(&mut self) {
+    /// The daemon ends: what the kernel is to send later is sent, as queued frames are; the workers mark regions, processes live on. The
+    /// kernel closes and unmaps the rest when the process ends; no thread waits for it.
+    fn leave(&mut self, works: &dyn Fn()) {
+        for number in self.connections.keys().copied().collect::<Vec<_>>() {
+            if let Some(connection) = self.connections.get(&number) {
+                connection::shut(&connection.fd);
+            }
+            self.take_unread(number);
+        }
+        self.directory.later().finish(works);
         for connection in std::mem::take(&mut self.connections).into_values() {
-            connection::shut(&connection.fd);
             if !connection::is_empty(&connection.fd) {
                 std::mem::forget(connection.fd);
             }
@@ -400,18 +412,29 @@ impl<P: Send + 'static> Service<P> {
             return self.pause(number);
         }
         let Some(connection) = self.connections.get(&number) else { return };
-        match connection::read(connection.fd.as_fd()) {
+        match connection::read(connection.fd.as_fd(), &mut self.buffer) {
             Read::Nothing => {}
             Read::Ended => self.end(number),
             Read::Message(message) if message.descriptors.len() > 1 => self.end_crowded(number, *message),
             Read::Message(mut message) => {
+                if let Some(facts) = passing::facts_of_datagram(&message) {
+                    if !self.take_datagram(number, *message, &facts) {
+                        self.end(number);
+                    }
+                    return;
+                }
+                let kept = keeping::kept_of(&message);
                 // The program has mapped its region by now.
                 let seals =
                     matches!(control::parse(message.octets()), Ok(Message::Register(_) | Message::Expect(_)));
                 match self.look(number, seals, std::mem::take(&mut message.descriptors)) {
-                    Poll::Pending => self.wait_for_facts(number, message),
+                    Poll::Pending => {
+                        message.descriptors.extend(kept);
+                        self.wait_for_facts(number, message);
+                    }
                     Poll::Ready(facts) => {
-                        if !self.handle(number, &message, facts) {
+                        message.descriptors.extend(kept);
+                        if !self.handle(number, *message, facts) {
                             self.end(number);
                         }
                     }
@@ -421,10 +444,14 @@ impl<P: Send + 'static> Service<P> {
     }
 
     /// Handles one message; false ends the connection.
-    fn handle(&mut self, number: u64, message: &Received, facts: Facts) -> bool {
+    fn handle(&mut self, number: u64, mut message: Received, facts: Facts) -> bool {
+        // What is left of the descriptors: the socket that may be kept.
+        let kept = message.descriptors.pop();
         match (control::parse(message.octets()), facts) {
             (Ok(Message::Hello(hello)), Some(Ok(facts))) => self.hello(number, hello, &facts),
-            (Ok(Message::Register(register)), Some(facts)) => self.register(number, register, facts.ok()),
+            (Ok(Message::Register(register)), Some(facts)) => {
+                self.register(number, register, facts.ok(), kept)
+            }
             (Ok(Message::ShowPort(shown)), Some(facts)) => self.show_port(number, shown, facts.ok()),
             (Ok(Message::Expect(_)), None) => self.expect(number),
             (Ok(Message::Unregister(unregister)), None) => self.unregister(number, unregister.stream_index),

@@ -33,6 +33,8 @@ pub struct SocketFacts {
     pub interface: u32,
     /// SO_MARK.
     pub mark: u32,
+    /// The user that it belongs to, as routing rules see it.
+    pub uid: u32,
     /// SO_TXTIME, where the kernel knows it: clock 0 if it was never set.
     pub txtime: SockTxtime,
 }
@@ -84,6 +86,7 @@ pub(super) fn facts_without_lock(fd: impl AsFd) -> Result<SocketFacts, Errno> {
         peer: None,
         interface: sys::bound_interface(fd).unwrap_or(0),
         mark: sys::mark(fd).unwrap_or(0),
+        uid: rustix::fs::fstat(fd)?.st_uid,
         txtime: sys::txtime(fd).unwrap_or_default(),
     })
 }

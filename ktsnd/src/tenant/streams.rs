@@ -108,6 +108,8 @@ mod tests {
 
     fn stream(cookie: u64) -> StreamInfo {
         StreamInfo {
+            interface: 0,
+            uid: 0,
             token: 1,
             cookie,
             attachment: AttachmentIndex(0),

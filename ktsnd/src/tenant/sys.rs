@@ -44,6 +44,16 @@ pub(super) fn mark(fd: impl AsFd) -> io::Result<u32> {
     option(fd, libc::SOL_SOCKET, libc::SO_MARK)
 }
 
+/// SO_PRIORITY.
+pub(super) fn priority(fd: impl AsFd) -> u32 {
+    option(fd, libc::SOL_SOCKET, libc::SO_PRIORITY).unwrap_or(0)
+}
+
+/// UDP_SEGMENT; 0 for any other socket.
+pub(super) fn segment(fd: impl AsFd) -> u32 {
+    option(fd, libc::SOL_UDP, libc::UDP_SEGMENT).unwrap_or(0)
+}
+
 /// SO_TXTIME; zeros where it was never set.
 pub(super) fn txtime(fd: impl AsFd) -> io::Result<SockTxtime> {
     option(fd, libc::SOL_SOCKET, libc::SO_TXTIME)
@@ -106,10 +116,50 @@ pub(super) fn is_corked(fd: impl AsFd) -> bool {
     is_option_set || (result == 0 && waiting != 0)
 }
 
+/// An option with an `int` as its value. Options of SOL_IP and SOL_IPV6 may need the socket's lock.
+pub(super) fn int_option(fd: impl AsFd, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
+    option(fd, level, name)
+}
+
+/// Control messages one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Control(Vec<u8>);
+
+impl Control {
+    /// Those that are there already.
+    pub(super) fn with(octets: &[u8]) -> Self {
+        let mut control = Self(octets.to_vec());
+        control.0.resize(control.0.len().next_multiple_of(8), 0);
+        control
+    }
+
+    /// Adds one.
+    pub(super) fn push(&mut self, level: i32, kind: i32, value: &[u8]) {
+        let octets = size_of::<libc::cmsghdr>() + value.len();
+        self.0.extend_from_slice(&octets.to_ne_bytes());
+        self.0.extend_from_slice(&level.to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.0.resize(self.0.len().next_multiple_of(8), 0);
+    }
+
+    /// As `sendmsg(2)` takes them.
+    pub(super) fn octets(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// Sends one datagram and changes no option of the socket: never waits, no signal.
 ///
-/// `control` holds complete control messages, as `sendmsg(2)` takes them.
-pub(super) fn send_marker(fd: impl AsFd, to: &[u8], payload: &[u8], control: &[u8]) -> io::Result<()> {
+/// `to` is empty where the datagram names no destination. `control` holds complete control messages, as `sendmsg(2)` takes them, and
+/// `flags` more flags.
+pub(super) fn send_once(
+    fd: impl AsFd,
+    to: &[u8],
+    payload: &[u8],
+    control: &[u8],
+    flags: i32,
+) -> io::Result<()> {
     let mut segment = libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
     // SAFETY: all-zero is a valid msghdr.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -119,7 +169,7 @@ pub(super) fn send_marker(fd: impl AsFd, to: &[u8], payload: &[u8], control: &[u
     message.msg_iovlen = 1;
     message.msg_control = control.as_ptr().cast_mut().cast();
     message.msg_controllen = control.len();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the kernel only reads, as many octets as the lengths say, from slices that live until after the call.
     let sent = unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &raw const message, flags) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use ktsn_eventually::eventually;
 use ktsn_port::memory::Memory;
 use ktsn_resolve::{AttachmentIndex, Tables};
 use ktsn_ring::control::{Hello, HelloReply, HelloStatus, Register, TxtimeClaim};
@@ -25,7 +26,7 @@ use rustix::net::{
     socket_with,
 };
 
-use super::connection::write;
+use super::connection::{Read, Received, read, write};
 use super::*;
 use crate::config::ClientLimits;
 use crate::worker::{Command, Inbox, queues};
@@ -113,10 +114,10 @@ fn start_with(clients_max: u32, look: socket::Examine) -> Running {
             octets_max: 1 << 20,
             clients_max,
             memory_max: 64 << 20,
-            allow_tai: true,
-            take_from: None,
             receive_period: Some(Nanos::from_millis(4)),
+            ..ClientLimits::default()
         },
+        horizon: Nanos::from_seconds(10),
         stats: Arc::default(),
         worker,
     });
@@ -162,12 +163,9 @@ impl Running {
     }
 
     fn wait_for_clients(&self, count: usize) {
-        let began = Instant::now();
+        let what = std::fmt::from_fn(|f| write!(f, "{count} clients of {:?}", self.directory.clients()));
         // One that is ending counts until its worker is done with it.
-        while self.directory.lock().clients.len() != count {
-            assert!(began.elapsed() < PATIENCE, "{:?}", self.directory.clients());
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        eventually(what, PATIENCE, || self.directory.lock().clients.len() == count);
     }
 
     fn finish(mut self) -> Vec<String> {
@@ -177,12 +175,12 @@ impl Running {
     }
 }
 
-fn eventually(done: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < PATIENCE);
-        std::thread::sleep(Duration::from_millis(2));
-    }
+/// The registrar's next message.
+fn answer(fd: &OwnedFd) -> Box<Received> {
+    eventually("an answer", PATIENCE, || match read(fd.as_fd(), &mut vec![0; connection::BUFFER_OCTETS]) {
+        Read::Message(message) => Some(message),
+        _ => None,
+    })
 }
 
 #[test]
@@ -211,7 +209,12 @@ fn a_grant_is_the_sockets_and_outlives_its_client() {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
     let register = |fd: &OwnedFd, socket: &UdpSocket, txtime| {
-        write(fd, &Register { stream_index: 0, token: 1, txtime }.encode(), &[socket.as_fd()]).unwrap();
+        write(
+            fd,
+            &Register { stream_index: 0, token: 1, txtime, is_kept: false }.encode(),
+            &[socket.as_fd()],
+        )
+        .unwrap();
     };
     let (first, reply) = running.hello(ABI as u16);
     assert_eq!(reply.map(|r| r.interface_index), Some(1));
@@ -254,13 +257,14 @@ fn each_attachment_of_a_namespace_is_asked_for_by_its_interface() {
     // The socket's grant is known to both.
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let register = |fd: &OwnedFd, txtime| {
-        write(fd, &Register { stream_index: 0, token: 1, txtime }.encode(), &[udp.as_fd()]).unwrap();
+        write(fd, &Register { stream_index: 0, token: 1, txtime, is_kept: false }.encode(), &[udp.as_fd()])
+            .unwrap();
     };
     register(&first, TxtimeClaim::Tai(2));
     let registered = |at: usize| running.directory.clients()[at].streams.iter().count() == 1;
-    eventually(|| registered(0));
+    eventually("the first is registered", PATIENCE, || registered(0));
     register(&net1, TxtimeClaim::Asked);
-    eventually(|| registered(1));
+    eventually("the second is registered", PATIENCE, || registered(1));
     drop((first, net1));
     running.wait_for_clients(0);
     let done = running.finish();
@@ -347,10 +351,10 @@ fn a_refused_registration_ends_the_stream() {
         || running.directory.clients()[0].streams.iter().map(|(index, _)| index).collect::<Vec<_>>();
     write(&fd, &Register::new(0, 1).encode(), &[udp.as_fd()]).unwrap();
     write(&fd, &Register::new(1, 2).encode(), &[udp.as_fd()]).unwrap();
-    eventually(|| streams() == [0, 1]);
+    eventually("both streams", PATIENCE, || streams() == [0, 1]);
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     write(&fd, &Register::new(0, 3).encode(), &[tcp.as_fd()]).unwrap();
-    eventually(|| streams() == [1]);
+    eventually("one stream", PATIENCE, || streams() == [1]);
     drop(fd);
     running.wait_for_clients(0);
     assert_eq!(running.finish(), ["add", "register", "register", "refuse", "end"]);
@@ -446,7 +450,7 @@ fn a_socket_that_hangs_ends_its_process_and_nothing_else() {
     assert_eq!(running.status(ABI as u16), Some(HelloStatus::Attached));
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     write(&honest, &Register::new(0, 1).encode(), &[udp.as_fd()]).unwrap();
-    eventually(|| !running.directory.clients()[0].streams.is_empty());
+    eventually("a stream", PATIENCE, || !running.directory.clients()[0].streams.is_empty());
     drop(holder.stdin.take());
     assert!(holder.wait().unwrap().success());
     drop(honest);

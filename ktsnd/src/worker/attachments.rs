@@ -13,7 +13,7 @@ use ktsn_sched::policing::StreamIdentification;
 use ktsn_time::{Monotonic, Nanos};
 
 use super::due::Due;
-use super::neighbour_requests::NeighbourRequests;
+use super::neighbour_requests::{NeighbourRequests, RouteRequests};
 use crate::limits;
 use crate::stats::{AttachmentStats, add, count};
 
@@ -43,6 +43,8 @@ pub struct Usage {
     queued: usize,
     /// Which missing neighbours were requested, and when.
     neighbour_requests: NeighbourRequests,
+    /// How many routes the kernel was asked about lately.
+    route_requests: RouteRequests,
     /// When the node was notified of a TxTime beyond the horizon last.
     horizon_notified_at: Monotonic,
     /// Doorbells of all its clients since `bells_since`.
@@ -213,6 +215,19 @@ impl Attachments {
     /// True when the node is to be asked for this missing neighbour: a flood of frames must not become a flood of requests.
     pub(super) fn should_request(&mut self, index: AttachmentIndex, hop: NextHop, now: Monotonic) -> bool {
         self.get_mut(index).is_some_and(|policy| policy.usage.neighbour_requests.should_request(hop, now))
+    }
+
+    /// True when the kernel may be asked about one more route of this attachment: a flood of flows must not become a flood of
+    /// questions.
+    pub(super) fn may_ask_route(&mut self, index: AttachmentIndex, now: Monotonic) -> bool {
+        self.get_mut(index).is_some_and(|policy| policy.usage.route_requests.may_ask(now))
+    }
+
+    /// The kernel is asked about a route of this attachment.
+    pub(super) fn count_asked_route(&mut self, index: AttachmentIndex) {
+        if let Some(policy) = self.get_mut(index) {
+            policy.usage.route_requests.count();
+        }
     }
 
     /// True when the node is to be notified of a TxTime beyond the horizon: once in [`limits::HINT_PAUSE`].

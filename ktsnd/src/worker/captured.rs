@@ -2,7 +2,7 @@
 //! The frames that kernel capture took for one attachment: a source beside the clients' rings.
 //!
 //! In: a ring of whole frames as the pod's stack made them, with their transmit times. Out: the datagrams in them, as if a client
-//! had sent them. Only the flow and the payload are kept; headers are built again. A GSO packet becomes its datagrams one by one,
+//! had sent them. Headers are built again, with the values that the pod's stack gave them. A GSO packet becomes its datagrams one by one,
 //! so that taking over stays bounded. It must never allocate, wait, or trust a frame's content: a pod's raw sockets can write
 //! anything.
 
@@ -10,8 +10,10 @@ use std::ops::Range;
 
 use ktsn_bpf::{Clock, Counted, FRAME_OCTETS_MAX, Taken};
 use ktsn_model::{DropReason, Priority};
-use ktsn_resolve::{AttachmentIndex, Flow};
+use ktsn_resolve::{AttachmentIndex, Flow, Marks};
 use ktsn_time::{Monotonic, Tai, TxTime};
+use ktsn_wire::Ipv6Packet;
+use ktsn_wire::ethernet::HEADER_OCTETS;
 use rustix::fd::BorrowedFd;
 
 use super::capture_ring::{CaptureRing, bypass_reason};
@@ -27,6 +29,8 @@ struct Rest {
     tx_time: TxTime,
     captured_at: Monotonic,
     payload: Range<usize>,
+    /// The IPv4 identification of the next datagram.
+    identification: u16,
     /// So many octets go into each datagram.
     segment_octets: usize,
 }
@@ -163,10 +167,12 @@ impl Source for Captured {
         let Some(rest) = &mut self.rest else {
             return Step::Refused { slot: None, attachment, reason: DropReason::Bug };
         };
-        let Rest { flow, tx_time, captured_at, .. } = *rest;
+        let Rest { flow, tx_time, captured_at, identification, .. } = *rest;
         let octets = rest.segment_octets.min(rest.payload.len());
         self.payload_at = rest.payload.start;
         rest.payload.start += octets;
+        // As the kernel cuts up a GSO packet.
+        rest.identification = identification.wrapping_add(1);
         if rest.payload.is_empty() {
             self.rest = None;
         }
@@ -178,7 +184,7 @@ impl Source for Captured {
         Step::Frame(Offered {
             slot,
             attachment,
-            sending: Sending::Datagram(flow),
+            sending: Sending::Datagram(flow, Some(identification)),
             stream: (0, 0),
             tx_time,
             pushed_at: captured_at,
@@ -215,8 +221,11 @@ fn read(frame: &[u8], taken: &Taken, attachment: AttachmentIndex) -> Option<Rest
     if inner.hop_limit == 0 || inner.datagram.destination_port() == 0 {
         return None;
     }
+    let (identification, marks) = read_marks(frame, inner.datagram.checksum());
     Some(Rest {
         flow: Flow {
+            is_connected: false,
+            uid: 0,
             attachment,
             bound: Some(inner.source),
             source_port: inner.datagram.source_port(),
@@ -225,10 +234,29 @@ fn read(frame: &[u8], taken: &Taken, attachment: AttachmentIndex) -> Option<Rest
             scope: 0,
             traffic_class: inner.ds.0,
             hop_limit: inner.hop_limit,
+            marks,
         },
+        identification,
         tx_time,
         captured_at: Monotonic::from_nanos(taken.captured_at),
         payload: start..taken.octets,
         segment_octets: if taken.segment_octets == 0 { payload.len() } else { taken.segment_octets.into() },
     })
+}
+
+/// What the stack wrote into the network header, and whether the datagram has a UDP checksum. One that is still to be computed is
+/// never 0 in the frame: it holds the sum of the pseudo header, which has a protocol number.
+fn read_marks(frame: &[u8], udp_checksum: u16) -> (u16, Marks) {
+    let packet = frame.get(HEADER_OCTETS..).unwrap_or_default();
+    let mut marks = Marks { udp_checksum: udp_checksum != 0, ..Marks::default() };
+    let mut identification = 0;
+    match Ipv6Packet::new(packet) {
+        Ok(packet) => marks.flow_label = packet.flow_label(),
+        Err(_) => {
+            if let Some(&[high, low, flags]) = packet.get(4..7) {
+                (identification, marks.dont_fragment) = (u16::from_be_bytes([high, low]), flags & 0x40 != 0);
+            }
+        }
+    }
+    (identification, marks)
 }

@@ -18,7 +18,7 @@ use super::expectations::{self, Mark};
 use super::registrations::{Registrations, StreamInfo};
 use super::requested_reports::RequestedReports;
 use super::sending::Sending;
-use super::slots::{Queued, Slots};
+use super::slots::{Left, Queued, Slots};
 use super::source::{Offered, Source, Step, Walk};
 use crate::limits::{DOORBELLS_A_PASS, NOTICES_A_SECOND, STREAMS_MAX};
 use crate::now::{monotonic_now, tai_now};
@@ -67,6 +67,8 @@ pub struct Client {
     /// Since when its doorbell is not listened to; `None`: it is.
     pub(super) muted_at: Option<Monotonic>,
     attention: Attention,
+    /// Slots with frames that are the kernel's and have not been read yet.
+    pub(super) passed_count: usize,
     /// The client's own counters at the last look.
     counters_seen: [u64; 32],
 }
@@ -114,6 +116,7 @@ impl Client {
             notices_since: Monotonic::ZERO,
             muted_at: None,
             attention: Attention::default(),
+            passed_count: 0,
             counters_seen: [0; 32],
         }
     }
@@ -263,10 +266,21 @@ impl Client {
     #[inline]
     pub(super) fn end_frame(&mut self, slot: u16, is_reported: bool) -> Option<Queued> {
         let queued = self.slots.clear(slot);
-        if !is_reported {
+        // A slot that is still to be read is released then.
+        if !is_reported && queued.is_none_or(|queued| queued.left != Left::Unread) {
             self.consumer.release(slot);
         }
         queued
+    }
+
+    /// The slot's datagram was read.
+    pub(super) fn release_passed(&mut self, slot: u16) {
+        let Some(count) = self.passed_count.checked_sub(1) else { return };
+        self.passed_count = count;
+        match self.slots.get_mut(slot) {
+            Some(queued) => queued.left = Left::Read,
+            None => self.consumer.release(slot),
+        }
     }
 
     /// Adds what the client counted since the last look to its attachment. A client can write any numbers.
@@ -313,10 +327,15 @@ impl Client {
 
     /// All that was published at some instant has been taken: nothing is in hand or published, or one whole list that was
     /// begun after the first `walks` ones has been.
-    fn is_taken_since(&self, walks: u64) -> bool {
+    pub(super) fn is_taken_since(&self, walks: u64) -> bool {
         let is_through =
             !self.consumer.is_busy() && (self.registrations.walks() > walks || !self.consumer.published());
         self.life.is_closed || self.consumer.broken().is_some() && !self.consumer.published() || is_through
+    }
+
+    /// How many lists of published slots were begun.
+    pub(super) fn walks(&self) -> u64 {
+        self.registrations.walks()
     }
 
     /// True when the region is not read any more.
@@ -329,9 +348,9 @@ impl Client {
         self.life.is_ended
     }
 
-    /// True when the client has ended and no frame of it is queued.
+    /// True when the client has ended and no slot of it is in use.
     pub(super) fn is_over(&self) -> bool {
-        self.life.is_ended && self.slots.queued_count() == 0
+        self.life.is_ended && self.slots.queued_count() == 0 && self.passed_count == 0
     }
 }
 

@@ -297,6 +297,9 @@ impl Clients {
     pub(super) fn begin_close(&mut self, at: usize, ends: bool) -> bool {
         let begins = self.get_mut(at).is_some_and(|client| client.begin_close(ends));
         if begins {
+            // A program that lives on reads it after it has published: its frame is there when the ring is emptied, or it sees this.
+            self.get(at).into_iter().for_each(|client| client.set_state(RegionState::Detached));
+            ktsn_ring::sleep_fence();
             self.turns.remove(at);
         }
         begins
@@ -319,9 +322,8 @@ impl Clients {
             if !its(self.attachments[at]) {
                 continue;
             }
-            if let Some(client) = self.get(at) {
+            if self.get(at).is_some() {
                 found += 1;
-                client.set_state(RegionState::Detached);
                 if self.begin_close(at, false) {
                     closing.push_ring(at);
                 }

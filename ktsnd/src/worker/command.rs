@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use ktsn_model::{PriorityMap, TrafficClass};
-use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
+use ktsn_model::{DropReason, Priority, PriorityMap, TrafficClass};
+use ktsn_resolve::{AttachmentIndex, Flow, PortIndex, RouteAnswer, Tables};
 use ktsn_sched::{ClassOptions, GateProgram, GateStatus, TimeAware};
-use ktsn_time::{Monotonic, Nanos, Now};
+use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use rustix::fd::OwnedFd;
 
 use super::attachments::AttachmentPolicy;
@@ -57,6 +57,39 @@ impl GateView {
     }
 }
 
+/// The kernel's answer about a flow's route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteNews {
+    /// The flow.
+    pub flow: Flow,
+    /// The revision of the answer: it holds while the tables name this one.
+    pub revision: u64,
+    /// The answer.
+    pub answer: RouteAnswer,
+}
+
+/// A datagram that is held until it was judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judging {
+    /// SO_NETNS_COOKIE of the namespace that holds it.
+    pub netns_cookie: u64,
+    /// Its number there.
+    pub number: u64,
+    /// Where it goes.
+    pub flow: Flow,
+    /// The socket's priority.
+    pub priority: Priority,
+    /// Octets of its payload.
+    pub payload_octets: u32,
+    /// Octets of each datagram that it is cut into (UDP_SEGMENT); 0: it is one.
+    pub segment_octets: u16,
+    /// Not before this instant.
+    pub tx_time: TxTime,
+}
+
+/// When a datagram may leave, where that is after its transmit time; or why it does not leave.
+pub type Judged = Result<Option<Tai>, DropReason>;
+
 /// A command to a worker.
 #[derive(Debug)]
 pub enum Command<P> {
@@ -82,10 +115,18 @@ pub enum Command<P> {
     Refuse(ClientKey, u32, ktsn_ring::StreamStatus),
     /// The destinations that the client may send to.
     SetClientTables(ClientKey, Box<ClientTables>),
+    /// A stream ends whose socket is kept: answers with [`super::ForPasser::Settled`] when the socket is not needed any more.
+    Settle(ClientKey, u32),
+    /// A datagram that the kernel will send: answers with [`super::ForPasser::Judged`].
+    Judge(Box<Judging>),
+    /// The datagram in a slot of [`super::Passed`] was read.
+    Release(ClientKey, u16),
     /// The process ended or closed its connection.
     EndClient(ClientKey),
     /// New tables.
     Tables(Arc<Tables>),
+    /// The kernel's answer about a flow's route.
+    Route(Box<RouteNews>),
     /// Another gate program: in force at its config change time. Queued frames stay.
     ChangeSchedule(PortIndex, Box<GateProgram>),
     /// Other class options: order, queueMaxSDU, shaper.
@@ -115,10 +156,12 @@ pub enum Returned<P> {
     Tables(Arc<Tables>),
     /// A frame had no neighbour: make the kernel find it.
     NeighbourWanted(AttachmentIndex, ktsn_resolve::NextHop),
+    /// Only the kernel knows the route of this flow: ask it.
+    RouteWanted(Flow),
     /// A frame asked for a TxTime this far ahead, beyond its attachment's horizon.
     BeyondHorizon(AttachmentIndex, ktsn_time::Nanos),
-    /// A port's device is gone.
-    PortFailed(PortIndex),
+    /// The device of a port of this generation is gone: of the port that this many [`Command::ReplacePort`] have brought.
+    PortFailed(PortIndex, u64),
     /// Hand-overs by a pod's interface are beyond their budget; the longest of them.
     PortSlow(PortIndex, Nanos),
     /// A region had impossible links; the client has to come back with a new one.

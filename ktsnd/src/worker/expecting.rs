@@ -50,7 +50,7 @@ pub(super) fn note_queued(
 ) {
     let Some((client, expectations)) = clients.with_expectations(at) else { return };
     let (index, token) = offered.stream;
-    if offered.wants_report || offered.is_deadline || accepted.unresolved.is_some() {
+    if offered.wants_report || offered.is_deadline || accepted.missing.is_some() {
         let (mark, attention) = client.expected(index);
         attention.note_wanted_early(now.monotonic);
         return mark.into_iter().for_each(|mark| expectations.forget_stream(mark, at, index));

@@ -4,10 +4,10 @@
 //! In: a frame that was taken from a client or from a capture. Out: the frame in a port's queue, or why it is not. A frame that is
 //! refused before it is queued costs no copy of its payload: a flood of them leaves the caches to others.
 
-use ktsn_model::DropReason;
+use ktsn_model::{BypassReason, DropReason};
 use ktsn_port::Port;
-use ktsn_resolve::{NextHop, Refusal};
-use ktsn_sched::{Frame, Strategy as _, judge_time};
+use ktsn_resolve::Refusal;
+use ktsn_sched::{Frame, judge_time};
 use ktsn_time::Now;
 
 use super::attachments::Attachments;
@@ -15,9 +15,9 @@ use super::clock::ClockGate;
 use super::closing::Closing;
 use super::owner::{Owner, frame_id};
 use super::ports::Ports;
-use super::resolver::Resolver;
+use super::resolver::{Missing, Resolver};
 use super::sending::Sending;
-use super::slots::Queued;
+use super::slots::{Left, Queued};
 use super::source::{Offered, Source};
 use crate::stats::count;
 
@@ -35,8 +35,8 @@ pub(super) struct Accepted {
     pub port: usize,
     /// Copies before the first one that has a route.
     pub skipped: u16,
-    /// The next hop, where its MAC address is needed before the frame leaves.
-    pub unresolved: Option<NextHop>,
+    /// What must come before the frame leaves.
+    pub missing: Option<Missing>,
 }
 
 impl<P: Port> FrameAdmission<'_, P> {
@@ -67,6 +67,10 @@ impl<P: Port> FrameAdmission<'_, P> {
         }
         let timed = Frame { tx_time: Some(tx_time), pushed_at, ..policy.frame(offered.is_deadline) };
         judge_time(&timed, now).map_err(|reason| refuse(cause_of(reason, has_waited)))?;
+        // A captured frame has passed the pod's packet filter already. A client should have known.
+        if matches!(owner, Owner::Client(_)) && offered.sending.is_filtered(self.resolver.tables()) {
+            return Err(Refusal::Bypass(BypassReason::RoutingRules));
+        }
         // The route of a packet socket's frame depends on its headers, that of a datagram on its length only.
         let is_fetched = matches!(offered.sending, Sending::Link(_));
         if is_fetched {
@@ -74,14 +78,15 @@ impl<P: Port> FrameAdmission<'_, P> {
         }
         let has_room = usize::from(payload_octets) <= source.slots().payload_octets_max();
         let payload = source.slots().payload(slot, if has_room { payload_octets } else { 0 });
-        let (egress, unresolved) = offered.sending.egress_ahead(self.resolver, payload)?;
+        let (egress, missing) = offered.sending.egress_ahead(self.resolver, payload)?;
         if !has_room {
             return Err(refuse(DropReason::TooLong));
         }
         let (port, priority) = (egress.port(), egress.priority(offered.priority));
         let ((copies, skipped), (wire_octets, sdu_octets)) = (egress.copies(), egress.lengths(payload));
+        let pair = egress.address_pair();
         let state = self.ports.at(port).ok_or(refuse(DropReason::LinkDown))?;
-        let class = state.class_for(policy.classes, priority, unresolved, |policing| {
+        let class = state.class_for(policy.classes, priority, missing, |policing| {
             let stream = offered.sending.stream(self.resolver, payload, &policy.streams);
             policing.judge(stream, priority, sdu_octets, wire_octets, now)
         })?;
@@ -96,8 +101,14 @@ impl<P: Port> FrameAdmission<'_, P> {
         if !is_fetched {
             source.fetch(slot, payload_octets);
         }
-        source.queue(slot, Queued { sending: offered.sending, port, payload_octets, copies, has_waited });
-        Ok(Accepted { port: usize::from(port.0), skipped, unresolved })
+        // All copies of a datagram have one identification.
+        let sending = offered.sending.identified(pair, self.ports.identifications());
+        let stream = offered.stream.0 as u16; // below STREAMS_MAX
+        let (deferred_count, left) = (0, Left::No);
+        let queued =
+            Queued { sending, port, payload_octets, copies, has_waited, deferred_count, left, stream };
+        source.queue(slot, queued);
+        Ok(Accepted { port: usize::from(port.0), skipped, missing })
     }
 }
 

@@ -6,9 +6,9 @@
 
 use ktsn_model::{DropReason, LatePolicy};
 use ktsn_port::Port;
-use ktsn_resolve::{AttachmentIndex, NextHop, PortIndex, Refusal};
+use ktsn_resolve::{AttachmentIndex, PortIndex};
 use ktsn_ring::LinkError;
-use ktsn_sched::{Frame, FrameId, Strategy as _};
+use ktsn_sched::{Frame, FrameId};
 use ktsn_time::{Monotonic, Nanos, Now};
 
 use super::Worker;
@@ -23,9 +23,10 @@ use super::owner::{Owner, frame_id, owner_of};
 use super::pacing::Intake;
 use super::port_state::PortState;
 use super::requested_reports::End;
+use super::resolver::Missing;
 use super::retry::Retry;
-use super::sending::{Copies, reason_of};
-use super::slots::Queued;
+use super::sending::Copies;
+use super::slots::{Left, Queued};
 use super::source::{Offered, Source, Step, Walk};
 use crate::limits;
 use crate::stats::count;
@@ -138,35 +139,19 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         match result {
             Ok(accepted) => {
-                let Accepted { port, skipped, unresolved } = accepted;
+                let Accepted { port, skipped, missing } = accepted;
                 self.pacing.note_sooner(offered.tx_time, port, now);
                 if let Owner::Client(at) = owner {
                     note_queued(&mut self.clients, &self.stats, at, offered, &accepted, now);
                 }
                 self.attachments.count_lost_copies(offered.attachment, u64::from(skipped));
-                self.request_neighbour(offered.attachment, unresolved);
+                self.request(offered.attachment, missing, &offered.sending);
+                if missing == Some(Missing::Route) && !offered.is_deadline {
+                    self.note_unanswered(frame_id(owner, offered.slot), offered.tx_time);
+                }
             }
             Err(refusal) => self.refuse_offered(owner, offered, refusal, now),
         }
-    }
-
-    /// A frame is not queued. Where its attachment is not served any more, it counts for the attachment of its client.
-    fn refuse_offered(&mut self, owner: Owner, offered: &Offered, refusal: Refusal, now: Now) {
-        let (reason, unresolved) = reason_of(refusal);
-        let attachment = match owner {
-            Owner::Client(at) if !self.attachments.is_served(offered.attachment) => {
-                self.clients.attachment_at(at)
-            }
-            _ => Some(offered.attachment),
-        };
-        let Some(attachment) = attachment else { return };
-        self.request_neighbour(attachment, unresolved);
-        if reason == DropReason::BeyondHorizon
-            && self.attachments.should_notify_horizon(attachment, self.env.monotonic())
-        {
-            self.inbox.notify(Returned::BeyondHorizon(attachment, offered.tx_time.ahead_of(now)));
-        }
-        self.drop_frame(frame_id(owner, offered.slot), attachment, reason);
     }
 
     /// A frame cannot be read, or there is no slot for it.
@@ -177,15 +162,6 @@ impl<P: Port, E: Environment> Worker<P, E> {
         match slot {
             Some(slot) => self.drop_frame(frame_id(owner, slot), attachment, reason),
             None => self.attachments.count_dropped(attachment, reason),
-        }
-    }
-
-    #[inline]
-    fn request_neighbour(&mut self, attachment: AttachmentIndex, unresolved: Option<NextHop>) {
-        let Some(next_hop) = unresolved else { return };
-        let now = self.env.monotonic();
-        if self.attachments.should_request(attachment, next_hop, now) {
-            self.inbox.notify(Returned::NeighbourWanted(attachment, next_hop));
         }
     }
 
@@ -228,7 +204,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// Hands an owner back that has ended and has nothing queued.
     #[inline]
-    fn end_if_over(&mut self, owner: Owner) {
+    pub(super) fn end_if_over(&mut self, owner: Owner) {
         match owner {
             Owner::Client(at) => {
                 if let Some(client) = self.clients.take_if_over(at, &mut self.env) {
@@ -241,9 +217,14 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
     }
 
-    /// Counts a frame that does not leave, then releases it. Where a copy of it left before, the frame counts as sent.
+    /// Counts a frame that does not leave, then releases it. Where a copy of it left before, the frame counts as sent. One that is the
+    /// kernel's is counted.
     pub(super) fn drop_frame(&mut self, id: FrameId, attachment: AttachmentIndex, reason: DropReason) {
-        if let Some((queued, _)) = queued(&self.clients, &self.captures, id)
+        let entry = queued(&self.clients, &self.captures, id).map(|(entry, _)| entry);
+        if entry.is_some_and(|entry| entry.left != Left::No) {
+            return self.release(id, End::Left);
+        }
+        if let Some(queued) = entry
             && queued.copies.is_one_of_several()
             && let Some(at) = queued.copies.sent
         {

@@ -10,7 +10,7 @@
 use ktsn_model::DropReason;
 use ktsn_port::{Port, SendError};
 use ktsn_resolve::PortIndex;
-use ktsn_sched::{Decision, Frame, FrameId, Strategy as _};
+use ktsn_sched::{Decision, Frame, FrameId};
 use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
 use super::Worker;
@@ -216,8 +216,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let due = Due::new(chosen);
         match self.stage(port, due.frame.id) {
             Ok(staged) => return Some(Ready { due, staged }),
-            Err(NotStaged::Full) => self.retry_later(port, &due, PortRefusal::NoBuffer, None),
-            Err(NotStaged::Dropped(reason)) => self.drop_copy(&due.frame, reason),
+            Err(why) => self.end_unstaged(port, &due, why, None),
         }
         None
     }
@@ -308,7 +307,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
         };
         let state = self.ports.get_mut(port)?;
         if why == PortRefusal::DeviceGone && state.should_notify_failure(self.env.monotonic()) {
-            self.inbox.hand_back(Returned::PortFailed(PortIndex(port as u16)));
+            let generation = state.generation;
+            self.inbox.hand_back(Returned::PortFailed(PortIndex(port as u16), generation));
         }
         if reason == DropReason::Bug {
             count(&self.stats.bugs);
@@ -412,8 +412,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     self.note_hand_over_end(now);
                 }
             }
-            Err(NotStaged::Full) => self.retry_later(port, &due, PortRefusal::NoBuffer, Some(tries)),
-            Err(NotStaged::Dropped(reason)) => self.drop_copy(&due.frame, reason),
+            Err(why) => self.end_unstaged(port, &due, why, Some(tries)),
         }
         None
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The missing neighbours of an attachment that the node was asked for lately.
+//! The missing neighbours of an attachment that the node was asked for lately, and how many routes.
 //!
-//! In: a neighbour without a MAC address. Out: whether to ask for it now. It must never allocate: workers call it.
+//! In: a neighbour without a MAC address, a route that only the kernel knows. Out: whether to ask for it now. It must never allocate: workers call it.
 
 use ktsn_resolve::NextHop;
 use ktsn_time::Monotonic;
 
-use crate::limits::{NEIGHBOURS_REQUESTED, NEWS_PAUSE};
+use crate::limits::{NEIGHBOURS_REQUESTED, NEWS_PAUSE, ROUTES_ASKED, ROUTES_ASKED_MAX};
 
 /// Each neighbour that was requested, with the instant of the last request.
 #[derive(Clone, Debug)]
@@ -36,6 +36,31 @@ impl NeighbourRequests {
     }
 }
 
+/// How many routes of an attachment the kernel was asked about lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RouteRequests {
+    asked: u32,
+    since: Monotonic,
+}
+
+impl RouteRequests {
+    /// True when one more may be asked about: [`ROUTES_ASKED_MAX`] after a quiet time, then [`ROUTES_ASKED`] in each [`NEWS_PAUSE`].
+    pub(super) fn may_ask(&mut self, now: Monotonic) -> bool {
+        let pauses = now.since(self.since).get() / NEWS_PAUSE.get();
+        if pauses > 0 {
+            let over = u32::try_from(pauses).unwrap_or(u32::MAX).saturating_mul(ROUTES_ASKED);
+            self.asked = self.asked.saturating_sub(over);
+            self.since = now;
+        }
+        self.asked < ROUTES_ASKED_MAX
+    }
+
+    /// The kernel is asked about one more.
+    pub(super) fn count(&mut self) {
+        self.asked = self.asked.saturating_add(1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
@@ -44,6 +69,24 @@ mod tests {
     use ktsn_time::Nanos;
 
     use super::*;
+
+    #[test]
+    fn a_flood_of_flows_is_no_flood_of_questions() {
+        let mut asked = RouteRequests::default();
+        let begin = Monotonic::from_nanos(5_000_000_000);
+        let mut burst = |pauses: i64| {
+            let now = begin.saturating_add(NEWS_PAUSE.saturating_mul(pauses));
+            let mut count = 0;
+            while asked.may_ask(now) {
+                asked.count();
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(burst(0), ROUTES_ASKED_MAX);
+        assert_eq!((burst(0), burst(1), burst(1), burst(3)), (0, ROUTES_ASKED, 0, 2 * ROUTES_ASKED));
+        assert_eq!(burst(1_000_000), ROUTES_ASKED_MAX, "after a quiet time");
+    }
 
     #[test]
     fn each_is_requested_once_in_a_pause_and_no_flood_of_them() {

@@ -60,6 +60,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if self.close_some() | self.intake_all(now) {
             self.transmit();
         }
+        if !self.settling.is_empty() {
+            self.settle();
+        }
         if self.closing.is_draining() && self.is_drained() {
             return false;
         }
@@ -185,13 +188,30 @@ impl<P: Port, E: Environment> Worker<P, E> {
             | Command::SetClientTables(..) => {
                 self.clients.apply(command, &mut self.inbox, &self.stats);
             }
+            Command::Settle(key, index) => self.begin_settling(key, Some(index)),
+            Command::Release(key, slot) => {
+                if let Some(at) = self.clients.find(key) {
+                    self.clients.get_mut(at).into_iter().for_each(|client| client.release_passed(slot));
+                    self.end_if_over(Owner::Client(at));
+                }
+            }
+            Command::Judge(judging) => {
+                self.judge(&judging);
+                self.inbox.hand_back_boxed([judging]);
+            }
             Command::EndClient(key) => {
                 if let Some(at) = self.clients.find(key) {
                     self.close_client(at, true);
+                    self.begin_settling(key, None);
                 }
             }
             Command::Tables(tables) => {
                 self.inbox.hand_back(Returned::Tables(self.resolver.set_tables(tables)));
+            }
+            Command::Route(news) => {
+                self.resolver.set_answer(&news.flow, news.revision, news.answer);
+                self.note_answer(&news.flow, news.answer);
+                self.inbox.hand_back_boxed([news]);
             }
             Command::ChangeSchedule(index, _) | Command::SetClasses(index, _) => {
                 self.queue_retry(index);

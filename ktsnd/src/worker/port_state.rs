@@ -9,15 +9,18 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ktsn_model::{DropReason, Priority, PriorityMap, TrafficClass};
 use ktsn_port::{Port, SendError, StageError, StageId};
-use ktsn_resolve::{NextHop, PortIndex, Refusal};
-use ktsn_sched::{Frame, Strategy, TimeAware};
-use ktsn_time::{Monotonic, Nanos};
+use ktsn_resolve::{PortIndex, Refusal};
+use ktsn_sched::policing::StreamHandle;
+use ktsn_sched::{Frame, TimeAware};
+use ktsn_time::{Monotonic, Nanos, Now};
+use ktsn_wire::Identifications;
 
 use super::command::{Inbox, NewPort};
 use super::due::Due;
 use super::hand_over_budget::HandOverBudget;
 use super::hand_over_latency::{self, HandOverLatency};
 use super::policing::Policing;
+use super::resolver::Missing;
 use super::retry::Retry;
 use super::sending::{Copies, Egress};
 use super::warm_up::WarmUp;
@@ -40,11 +43,16 @@ pub(super) struct Ready {
 }
 
 /// Why a frame does not lie in a port's buffer.
+#[derive(Clone, Copy)]
 pub(super) enum NotStaged {
     /// All buffers are in use: one comes back soon.
     Full,
     /// The frame is dropped for this reason.
     Dropped(DropReason),
+    /// The frame has no route.
+    Refused(Refusal),
+    /// The kernel sends the frame.
+    Left,
 }
 
 /// One port with its queue.
@@ -52,6 +60,8 @@ pub(super) struct PortState<P> {
     pub port: Box<P>,
     /// Takes the port's place as soon as all that was committed has left.
     pub successor: Option<Box<P>>,
+    /// How many successors have come: the generation of the newest port.
+    pub generation: u64,
     pub selection: Box<TimeAware>,
     pub priority_map: PriorityMap,
     /// In front of the queue.
@@ -76,6 +86,7 @@ impl<P: Port> PortState<P> {
         let mut state = Self {
             port,
             successor: None,
+            generation: 0,
             selection,
             priority_map,
             policing,
@@ -101,28 +112,47 @@ impl<P: Port> PortState<P> {
 /// The queue.
 impl<P: Port> PortState<P> {
     /// The class that a frame enters: that of the priority it asks for, which its attachment must have been granted, or, where
-    /// policing passes it with another priority (IPV), of that one. While the next hop is unresolved its stream is unknown, so
-    /// policing cannot judge it.
+    /// policing passes it with another priority (IPV), of that one. While the next hop or the route is `missing` its stream is
+    /// unknown, so policing cannot judge it.
     #[inline]
     pub(super) fn class_for(
         &mut self,
         granted: u8,
         asked: Priority,
-        unresolved: Option<NextHop>,
+        missing: Option<Missing>,
         judge: impl FnOnce(&mut Policing) -> Result<Priority, DropReason>,
     ) -> Result<TrafficClass, Refusal> {
         let class = self.priority_map.class(asked);
         if granted & (1 << class.get()) == 0 {
             return Err(Refusal::Drop(DropReason::Policed, None));
         }
-        match &mut self.policing {
-            None => Ok(class),
-            Some(_) if unresolved.is_some() => Err(Refusal::Drop(DropReason::NoNeighbour, unresolved)),
-            Some(policing) => match judge(policing) {
+        match (&mut self.policing, missing) {
+            (None, _) => Ok(class),
+            (Some(_), Some(Missing::Neighbour(hop))) => {
+                Err(Refusal::Drop(DropReason::NoNeighbour, Some(hop)))
+            }
+            (Some(_), Some(Missing::Route)) => Err(Refusal::Unanswered),
+            (Some(policing), None) => match judge(policing) {
                 Ok(priority) => Ok(self.priority_map.class(priority)),
                 Err(reason) => Err(Refusal::Drop(reason, None)),
             },
         }
+    }
+
+    /// How long after `now` frames may leave that do not go through this port's queue: `ahead` at least. `lengths`: octet times of all,
+    /// octets of the longest service data unit.
+    pub(super) fn judge_burst(
+        &mut self,
+        stream: Option<StreamHandle>,
+        mut priority: Priority,
+        lengths: (u32, u32),
+        ahead: Nanos,
+        now: Now,
+    ) -> Result<Nanos, DropReason> {
+        if let Some(policing) = &mut self.policing {
+            priority = policing.judge(stream, priority, lengths.1, lengths.0, now)?;
+        }
+        self.selection.burst_in(self.priority_map.class(priority), lengths, ahead, now)
     }
 
     /// True when an attachment with `queued` frames has had its share: [`limits::ATTACHMENT_QUEUED_MAX`] and, of a queue that
@@ -172,12 +202,12 @@ impl<P: Port> PortState<P> {
         &mut self,
         egress: &Egress<'_>,
         payload: &[u8],
-        identification: u16,
+        numbers: Identifications,
         copies: Copies,
     ) -> Result<Staged, NotStaged> {
         let mut octets = 0;
         let mut build = |buffer: &mut [u8]| {
-            octets = egress.write(payload, identification, buffer)?;
+            octets = egress.write(payload, numbers, buffer)?;
             Some(octets)
         };
         let mut staged = self.port.stage(&mut build);

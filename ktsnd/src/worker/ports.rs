@@ -7,16 +7,16 @@
 use ktsn_model::DropReason;
 use ktsn_port::{Port, SendError};
 use ktsn_resolve::PortIndex;
-use ktsn_sched::{Frame, Refused, Strategy as _};
+use ktsn_sched::{Frame, Refused};
 use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
 use super::command::{Command, Inbox, NewPort, Returned};
 use super::environment::Environment;
+use super::headers::Identifications;
 use super::pacing::Preparation;
 use super::port_state::{NotStaged, PortState, Staged};
 use super::resolver::Resolver;
-use super::sending::reason_of;
-use super::slots::Queued;
+use super::slots::{Left, Queued};
 use crate::limits;
 
 /// A hand-over that began, until a clock is read after it.
@@ -41,8 +41,7 @@ pub(super) struct Ports<P> {
     /// The pod's interface that hands over first in the next turn.
     pods_turn: usize,
     last_hand_over: Option<HandOverBegun>,
-    /// Of outer IPv4 headers; counts up like a router's. It is used only where a header may be fragmented (RFC 6864 4.2).
-    identification: u16,
+    identifications: Identifications,
     second_began: Monotonic,
 }
 
@@ -55,7 +54,7 @@ impl<P: Port> Ports<P> {
             active: vec![0; limits::PORTS_MAX.div_ceil(64)].into_boxed_slice(),
             pods_turn: 0,
             last_hand_over: None,
-            identification: 0,
+            identifications: Identifications::new(),
             second_began: Monotonic::ZERO,
         }
     }
@@ -117,6 +116,11 @@ impl<P: Port> Ports<P> {
     /// Brings back a port that [`Self::lend`] took out.
     pub(super) fn put(&mut self, port: usize, state: PortState<P>) {
         self.all[port] = Some(state);
+    }
+
+    /// The identifications of IPv4 headers.
+    pub(super) fn identifications(&mut self) -> &mut Identifications {
+        &mut self.identifications
     }
 
     /// Queues a frame.
@@ -199,16 +203,19 @@ impl<P: Port> Ports<P> {
             inbox.hand_back(Returned::Port(PortIndex(port as u16), Some(before)));
         }
         let (queued, payload) = entry.ok_or(NotStaged::Dropped(DropReason::Bug))?;
+        if queued.left != Left::No {
+            return Err(NotStaged::Left);
+        }
         let egress = queued.sending.egress(resolver, payload, queued.copies.replica);
-        let egress = egress.map_err(|refusal| NotStaged::Dropped(reason_of(refusal).0))?;
+        let egress = egress.map_err(NotStaged::Refused)?;
         // A route that moved to another port while the frame waited is not followed: the other port has its own queue.
         if egress.port() != queued.port || usize::from(queued.port.0) != port {
             return Err(NotStaged::Dropped(DropReason::NoRoute));
         }
-        self.identification = self.identification.wrapping_add(1);
-        let identification = self.identification;
+        let outer = egress.outer_address_pair().map_or(0, |pair| self.identifications.next(pair));
+        let numbers = ktsn_wire::Identifications { outer, inner: queued.sending.identification() };
         let state = self.get_mut(port).ok_or(NotStaged::Dropped(DropReason::LinkDown))?;
-        state.stage(&egress, payload, identification, queued.copies)
+        state.stage(&egress, payload, numbers, queued.copies)
     }
 
     /// Hands a staged frame to the device; the hand-over lasts until [`Self::end_hand_over`].
@@ -249,7 +256,10 @@ impl<P: Port> Ports<P> {
         match command {
             Command::ReplacePort(index, port) => {
                 let (earlier, before) = match self.at(index) {
-                    Some(state) => (state.successor.replace(port), state.succeed()),
+                    Some(state) => {
+                        state.generation += 1;
+                        (state.successor.replace(port), state.succeed())
+                    }
                     None => (Some(port), None),
                 };
                 for old in [earlier, before].into_iter().flatten() {

@@ -33,6 +33,10 @@ pub struct StreamInfo {
     pub local: SocketAddr,
     /// Peer, when connected.
     pub peer: Option<SocketAddr>,
+    /// The device that it is bound to; 0: none.
+    pub interface: u32,
+    /// The user that it belongs to.
+    pub uid: u32,
     /// What its payloads are when it is a packet socket.
     pub link: Option<LinkKind>,
     /// Its transmit times are deadlines (SOF_TXTIME_DEADLINE_MODE).
@@ -130,6 +134,8 @@ mod tests {
 
     fn stream(token: u32) -> Option<StreamInfo> {
         Some(StreamInfo {
+            interface: 0,
+            uid: 0,
             token,
             cookie: 1,
             attachment: AttachmentIndex(0),

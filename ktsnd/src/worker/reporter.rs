@@ -112,7 +112,9 @@ impl Reporter {
             client.fetch(slot, requested.payload_octets);
         }
         // The headers are written again: they were not kept, as few programs ask. Without a route there are none.
-        if let Some(sending) = &requested.sending
+        // What was queued has its identification.
+        let queued = client.slots().get(slot).map(|queued| queued.sending);
+        if let Some(sending) = queued.or(requested.sending)
             && let payload = client.slots().payload(slot, requested.payload_octets)
             && let Some(place) = sending.headers(resolver, payload, &mut self.scratch)
             && let Some(headers) = self.scratch.get(place)

@@ -31,15 +31,20 @@ pub(super) enum End {
     Sent(u64),
     /// Not sent.
     Dropped(DropReason),
+    /// Left to the kernel, which makes its own reports.
+    Left,
 }
 
 impl End {
     /// What a completion says of this end.
     pub(super) const fn outcome(self) -> Outcome {
         match self {
-            Self::Sent(_) => Outcome::Sent,
-            Self::Dropped(DropReason::Missed | DropReason::Overrun | DropReason::Waited) => Outcome::Missed,
-            Self::Dropped(DropReason::InvalidTime | DropReason::BeyondHorizon) => Outcome::Invalid,
+            Self::Sent(_) | Self::Left => Outcome::Sent,
+            Self::Dropped(DropReason::Overrun | DropReason::Waited) => Outcome::Missed,
+            // etf refuses a frame whose time has passed when it is sent as one with a wrong parameter.
+            Self::Dropped(DropReason::Missed | DropReason::InvalidTime | DropReason::BeyondHorizon) => {
+                Outcome::Invalid
+            }
             Self::Dropped(_) => Outcome::Dropped,
         }
     }

@@ -2,7 +2,8 @@
 //! The tables in force, and a cache of resolved destinations with the stream that their datagrams belong to.
 //!
 //! In: a flow. Out: its headers, port and stream. An entry holds for one generation of the tables; an attachment's entries are
-//! also forgotten when its policy changes. A flow has one set of entries, found by its hash. Tags rule out most entries of
+//! also forgotten when its policy changes. Where only the kernel knows a flow's route, the entry keeps the kernel's answer for as long as
+//! the tables say that answers of its revision hold. A flow has one set of entries, found by its hash. Tags rule out most entries of
 //! other flows without a look at them. So a thousand flows stay ready beside each other. Nothing is allocated after the start.
 
 use std::net::IpAddr;
@@ -10,14 +11,39 @@ use std::sync::Arc;
 
 use ktsn_model::DropReason;
 use ktsn_resolve::{
-    AttachmentIndex, Flow, NextHop, Refusal, Replica, Resolved, Tables, next_replica, resolve_ahead,
-    resolve_replica,
+    AttachmentIndex, AttachmentTables, Flow, NextHop, Refusal, Replica, Resolved, RouteAnswer, Tables,
+    next_replica, resolve_ahead, resolve_answered, resolve_replica,
 };
 use ktsn_sched::policing::{StreamHandle, StreamIdentification};
+use ktsn_time::Monotonic;
 
 use super::policing::stream_of;
 
-use crate::limits::{CACHE_ENTRIES, CACHE_WAYS};
+use crate::limits::{CACHE_ENTRIES, CACHE_WAYS, NEWS_PAUSE};
+
+/// What a flow's frames wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// The MAC address of the next hop.
+    Neighbour(NextHop),
+    /// The kernel's answer about the route.
+    Route,
+}
+
+/// Why nothing leaves by an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blocked {
+    Missing(Missing),
+    /// By the kernel's answer.
+    Refused(Refusal),
+}
+
+/// The kernel's answer about a flow's route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Answered {
+    revision: u64,
+    answer: RouteAnswer,
+}
 
 #[derive(Debug, Clone)]
 struct Entry {
@@ -25,8 +51,11 @@ struct Entry {
     flow: Flow,
     replica: Replica,
     resolved: Resolved,
-    /// The next hop, while its MAC address is not known: nothing leaves by the entry.
-    unresolved: Option<NextHop>,
+    /// Set while nothing leaves by the entry.
+    blocked: Option<Blocked>,
+    answered: Option<Answered>,
+    /// When the kernel was asked last.
+    asked_at: Option<Monotonic>,
     /// The stream of the flow, if there is one; `None` until it is asked for.
     stream: Option<Option<StreamHandle>>,
 }
@@ -81,6 +110,33 @@ fn place_of(flow: &Flow, replica: Replica) -> (usize, u16) {
     ((mixed >> 40) as usize & (SETS - 1), (mixed >> 16) as u16 | 1)
 }
 
+/// Where a flow leaves, or will leave once what blocks it is over.
+fn look_up(
+    tables: &Tables,
+    flow: &Flow,
+    replica: Replica,
+    answer: Option<RouteAnswer>,
+) -> Result<(Resolved, Option<Blocked>), Refusal> {
+    let found = match (&answer, replica) {
+        (Some(answer), Replica::First) => resolve_answered(tables, flow, answer),
+        _ => resolve_replica(tables, flow, replica),
+    };
+    let refusal = match found {
+        Ok(resolved) => return Ok((resolved, None)),
+        Err(refusal) => refusal,
+    };
+    let blocked = match refusal {
+        _ if replica != Replica::First => return Err(refusal),
+        Refusal::Drop(DropReason::NoNeighbour, Some(hop)) => Blocked::Missing(Missing::Neighbour(hop)),
+        Refusal::Unanswered => Blocked::Missing(Missing::Route),
+        _ if answer.is_some() => Blocked::Refused(refusal),
+        _ => return Err(refusal),
+    };
+    // A refused flow has no headers. Its entry remembers the answer.
+    let answer = answer.filter(|_| !matches!(blocked, Blocked::Refused(_)));
+    Ok((resolve_ahead(tables, flow, answer.as_ref())?, Some(blocked)))
+}
+
 impl Cache {
     fn new() -> Self {
         let sets = vec![[CacheWay::default(); CACHE_WAYS]; SETS].into();
@@ -88,29 +144,36 @@ impl Cache {
         Self { sets, entries: Vec::with_capacity(CACHE_ENTRIES), next: 0 }
     }
 
-    fn entry(&mut self, tables: &Tables, flow: &Flow, replica: Replica) -> Result<&mut Entry, Refusal> {
-        let (set, tag) = place_of(flow, replica);
-        let generation = tables.generation();
-        let ways = &mut self.sets[set];
-        let is_its = |way: &CacheWay| {
+    /// The place of a flow's entry, which has this tag and is in this set.
+    #[inline]
+    fn place(&self, (set, tag): (usize, u16), flow: &Flow, replica: Replica) -> Option<usize> {
+        let is_its = |way: &&CacheWay| {
             let entry = (way.tag == tag).then(|| self.entries.get(usize::from(way.at))).flatten();
             entry.is_some_and(|entry| entry.flow == *flow && entry.replica == replica)
         };
-        let found = ways.iter().position(is_its).map(|way| usize::from(ways[way].at));
-        let is_ready = |at: usize| self.entries.get(at).is_some_and(|entry| entry.generation == generation);
+        self.sets[set].iter().find(is_its).map(|way| usize::from(way.at))
+    }
+
+    fn entry(&mut self, tables: &Tables, flow: &Flow, replica: Replica) -> Result<&mut Entry, Refusal> {
+        let (set, tag) = place_of(flow, replica);
+        let generation = tables.generation_of(flow.attachment);
+        let found = self.place((set, tag), flow, replica);
+        let ways = &mut self.sets[set];
+        let is_ready = |at: usize| {
+            let is_now = |entry: &Entry| entry.generation == tables.generation_of(entry.flow.attachment);
+            self.entries.get(at).is_some_and(is_now)
+        };
         let at = match found {
             Some(at) if is_ready(at) => at,
             _ => {
-                let (resolved, unresolved) = match resolve_replica(tables, flow, replica) {
-                    Ok(resolved) => (resolved, None),
-                    Err(Refusal::Drop(DropReason::NoNeighbour, unresolved @ Some(_)))
-                        if replica == Replica::First =>
-                    {
-                        (resolve_ahead(tables, flow)?, unresolved)
-                    }
-                    Err(refusal) => return Err(refusal),
-                };
-                let entry = Entry { generation, flow: *flow, replica, resolved, unresolved, stream: None };
+                let old = found.and_then(|at| self.entries.get(at));
+                let revision = tables.attachment(flow.attachment).map(AttachmentTables::answers_revision);
+                let answered = old.and_then(|old| old.answered).filter(|of| Some(of.revision) == revision);
+                let asked_at = old.and_then(|old| old.asked_at);
+                let (resolved, blocked) = look_up(tables, flow, replica, answered.map(|of| of.answer))?;
+                let (flow, stream) = (*flow, None);
+                let entry =
+                    Entry { generation, flow, replica, resolved, blocked, stream, answered, asked_at };
                 let at = found.unwrap_or_else(|| {
                     let empty = ways.iter().position(|way| way.tag == 0);
                     let old = || ways.iter().position(|way| !is_ready(usize::from(way.at)));
@@ -159,25 +222,52 @@ impl Resolver {
         self.cache.entry(&self.tables, flow, replica)
     }
 
-    /// Where the flow will leave. The next hop is returned where its MAC address is not known yet: no frame may be made by the
-    /// answer then.
-    pub(super) fn find_ahead(&mut self, flow: &Flow) -> Result<(&Resolved, Option<NextHop>), Refusal> {
-        self.entry(flow, Replica::First).map(|entry| (&entry.resolved, entry.unresolved))
+    /// Where the flow will leave, and what is missing until then: no frame may be made by the answer before.
+    pub(super) fn find_ahead(&mut self, flow: &Flow) -> Result<(&Resolved, Option<Missing>), Refusal> {
+        let entry = self.entry(flow, Replica::First)?;
+        match entry.blocked {
+            None => Ok((&entry.resolved, None)),
+            Some(Blocked::Missing(missing)) => Ok((&entry.resolved, Some(missing))),
+            Some(Blocked::Refused(refusal)) => Err(refusal),
+        }
     }
 
     /// Where the flow, or one of the copies that it leaves as, leaves now.
     #[inline]
     pub(super) fn find(&mut self, flow: &Flow, replica: Replica) -> Result<&Resolved, Refusal> {
         let entry = self.entry(flow, replica)?;
-        match entry.unresolved {
+        match entry.blocked {
             None => Ok(&entry.resolved),
-            unresolved => Err(Refusal::Drop(DropReason::NoNeighbour, unresolved)),
+            Some(Blocked::Missing(Missing::Neighbour(hop))) => {
+                Err(Refusal::Drop(DropReason::NoNeighbour, Some(hop)))
+            }
+            Some(Blocked::Missing(Missing::Route)) => Err(Refusal::Unanswered),
+            Some(Blocked::Refused(refusal)) => Err(refusal),
+        }
+    }
+
+    /// Whether the kernel is to be asked about the flow's route now: it has not been for [`NEWS_PAUSE`]. Notes that it is.
+    pub(super) fn should_ask(&mut self, flow: &Flow, now: Monotonic) -> bool {
+        let Ok(entry) = self.entry(flow, Replica::First) else { return false };
+        let is_due = entry.asked_at.is_none_or(|at| now.since(at) >= NEWS_PAUSE);
+        if is_due {
+            entry.asked_at = Some(now);
+        }
+        is_due
+    }
+
+    /// Notes the kernel's answer about a flow. Where the flow has no entry any more, nobody waits for it.
+    pub(super) fn set_answer(&mut self, flow: &Flow, revision: u64, answer: RouteAnswer) {
+        let place = self.cache.place(place_of(flow, Replica::First), flow, Replica::First);
+        if let Some(entry) = place.and_then(|at| self.cache.entries.get_mut(at)) {
+            entry.answered = Some(Answered { revision, answer });
+            (entry.generation, entry.asked_at) = (FORGOTTEN, None);
         }
     }
 
     /// The stream of the flow by its attachment's table. That is visited once for each entry of the cache.
     pub(super) fn stream(&mut self, flow: &Flow, streams: &StreamIdentification) -> Option<StreamHandle> {
-        let Entry { resolved, unresolved: None, stream, .. } = self.entry(flow, Replica::First).ok()? else {
+        let Entry { resolved, blocked: None, stream, .. } = self.entry(flow, Replica::First).ok()? else {
             return None;
         };
         *stream.get_or_insert_with(|| stream_of(streams, flow, resolved))
@@ -194,7 +284,7 @@ impl Resolver {
 #[cfg(test)]
 mod tests {
     use ktsn_resolve::{
-        Attachment, AttachmentTables, Link, LinkTable, Neighbour, Overlay, PortIndex, Route, Via,
+        Attachment, AttachmentTables, Link, LinkTable, Marks, Neighbour, Overlay, PortIndex, Route, Via,
     };
     use ktsn_wire::MacAddress;
 
@@ -231,6 +321,8 @@ mod tests {
 
     fn flow(attachment: u16, number: u32) -> Flow {
         Flow {
+            is_connected: false,
+            uid: 0,
             attachment: AttachmentIndex(attachment),
             bound: None,
             source_port: 5000,
@@ -239,6 +331,7 @@ mod tests {
             scope: 0,
             traffic_class: 0,
             hop_limit: 0,
+            marks: Marks::default(),
         }
     }
 
@@ -291,5 +384,29 @@ mod tests {
         assert_eq!(ready(&routes, 1), 200);
         destination(&mut routes, &flow(0, 3));
         assert_eq!((ready(&routes, 1), routes.cache.entries.len()), (201, 400), "its old place");
+    }
+
+    #[test]
+    fn an_attachment_whose_routes_flap_takes_only_its_own_flows_along() {
+        let mut routes = Resolver::new(Arc::new(tables(1, 7)));
+        for number in 0..200 {
+            destination(&mut routes, &flow(0, number));
+            destination(&mut routes, &flow(1, number));
+        }
+        for last in 8..12 {
+            let kept = routes.tables().attachments()[0].clone();
+            let other = tables(1, last).attachments()[1].clone();
+            let next = routes.tables().next(vec![kept, other]).unwrap();
+            routes.set_tables(Arc::new(next));
+            assert_eq!(destination(&mut routes, &flow(1, 3)).0[5], last, "its own are those of now");
+            assert_eq!(destination(&mut routes, &flow(0, 3)).0[5], 7);
+        }
+        assert_eq!(ready(&routes, 1), 200 + 199, "all of the other one's");
+        // An attachment that goes and comes back is another one.
+        let kept = routes.tables().attachments()[1].clone();
+        routes.set_tables(Arc::new(routes.tables().next(vec![None, kept.clone()]).unwrap()));
+        let again = tables(1, 13).attachments()[0].clone();
+        routes.set_tables(Arc::new(routes.tables().next(vec![again, kept]).unwrap()));
+        assert_eq!(destination(&mut routes, &flow(0, 3)).0[5], 13);
     }
 }

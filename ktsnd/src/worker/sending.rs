@@ -8,18 +8,19 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 
-use ktsn_model::{DropReason, Priority};
+use ktsn_model::{BypassReason, DropReason, IpPrefix, Priority};
 use ktsn_resolve::{
-    AttachmentIndex, Flow, LinkFlow, LinkResolved, LinkShape, NextHop, PortIndex, Refusal, Replica, Resolved,
-    resolve_link, resolve_link_replica,
+    AttachmentIndex, Flow, LinkFlow, LinkResolved, LinkShape, Marks, PortIndex, Refusal, Replica, Resolved,
+    Tables, resolve_link, resolve_link_replica,
 };
-use ktsn_ring::{Frame as SlotFrame, SlotFlags};
+use ktsn_ring::{Frame as SlotFrame, HeaderMarks, SlotFlags};
 use ktsn_sched::policing::{FlowKey, FrameKey, StreamHandle, StreamIdentification};
 use ktsn_wire::ipv4::PROTOCOL_UDP;
-use ktsn_wire::{EtherType, Ipv4Packet, Ipv6Packet, MacAddress, UdpDatagram};
+use ktsn_wire::{EtherType, Identifications, Ipv4Packet, Ipv6Packet, MacAddress, UdpDatagram};
 
+use super::headers;
 use super::registrations::{LinkKind, StreamInfo};
-use super::resolver::Resolver;
+use super::resolver::{Missing, Resolver};
 
 /// The copy that a slot is queued for, and the end of the copies before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,8 +46,8 @@ impl Copies {
 /// The content of a frame, independent of its stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sending {
-    /// A UDP datagram.
-    Datagram(Flow),
+    /// A UDP datagram; its IPv4 identification, `None` while that is still to be counted.
+    Datagram(Flow, Option<u16>),
     /// A packet socket's frame.
     Link(LinkFlow),
 }
@@ -65,7 +66,7 @@ impl Sending {
         let flags = slot.flags;
         let shape = match stream.link {
             None if flags.is_link() => return None,
-            None => return flow_of(stream, slot).map(Self::Datagram),
+            None => return datagram_of(stream, slot),
             Some(LinkKind::Frames) if flags.contains(SlotFlags::LINK_FRAME) => LinkShape::Frame,
             Some(LinkKind::Payloads) if flags.contains(SlotFlags::LINK_PAYLOAD) => {
                 let [a, b, c, d, e, f, ..] = slot.address;
@@ -82,9 +83,24 @@ impl Sending {
     /// The attachment that it belongs to.
     pub(super) fn attachment(&self) -> AttachmentIndex {
         match self {
-            Self::Datagram(flow) => flow.attachment,
+            Self::Datagram(flow, _) => flow.attachment,
             Self::Link(flow) => flow.attachment,
         }
+    }
+
+    /// The same, with the next identification of a datagram between these addresses, unless it has one.
+    #[inline]
+    pub(super) fn identified(self, pair: Option<u64>, counted: &mut headers::Identifications) -> Self {
+        match (self, pair) {
+            (Self::Datagram(flow, None), Some(pair)) => Self::Datagram(flow, Some(counted.next(pair))),
+            (sending, _) => sending,
+        }
+    }
+
+    /// A datagram's IPv4 identification; 0 while it has none.
+    #[inline]
+    pub(super) fn identification(&self) -> u16 {
+        if let Self::Datagram(_, Some(identification)) = *self { identification } else { 0 }
     }
 
     /// Writes the frame to `scratch` as its own interface would carry it, and returns the range of the headers before `payload`.
@@ -96,9 +112,10 @@ impl Sending {
         scratch: &mut [u8],
     ) -> Option<Range<usize>> {
         match self {
-            Self::Datagram(flow) => {
+            Self::Datagram(flow, _) => {
                 let template = &resolver.find(flow, Replica::First).ok()?.template;
-                template.write_frame(payload, scratch).ok()?;
+                let numbers = Identifications { outer: 0, inner: self.identification() };
+                template.write_frame_identified(payload, numbers, scratch).ok()?;
                 Some(template.outer_octets()..template.header_octets())
             }
             Self::Link(flow) => match flow.shape {
@@ -124,7 +141,7 @@ impl Sending {
         streams: &StreamIdentification,
     ) -> Option<StreamHandle> {
         match self {
-            Self::Datagram(flow) => resolver.stream(flow, streams),
+            Self::Datagram(flow, _) => resolver.stream(flow, streams),
             Self::Link(flow) => {
                 let resolved = resolve_link(resolver.tables(), flow, payload).ok()?;
                 streams.identify(&FrameKey {
@@ -137,10 +154,17 @@ impl Sending {
         }
     }
 
+    /// Whether the pod's own packet filter may change it.
+    pub(super) fn is_filtered(&self, tables: &Tables) -> bool {
+        let Self::Datagram(flow, _) = self else { return false };
+        let of = tables.attachment(flow.attachment);
+        of.is_some_and(|of| of.filters(IpPrefix::host(flow.destination)))
+    }
+
     /// The egress of `payload`, or of this copy of it, now.
     ///
     /// # Errors
-    /// [`Refusal`]; a payload that is too long for its route is a drop.
+    /// [`Refusal`]; a payload that is too long for its route is the kernel's, which makes fragments.
     #[inline]
     pub(super) fn egress<'a>(
         &self,
@@ -149,15 +173,15 @@ impl Sending {
         replica: Replica,
     ) -> Result<Egress<'a>, Refusal> {
         match self {
-            Self::Datagram(flow) => Egress::datagram(resolver.find(flow, replica)?, payload),
+            Self::Datagram(flow, _) => Egress::datagram(resolver.find(flow, replica)?, payload),
             Self::Link(flow) => {
                 resolve_link_replica(resolver.tables(), flow, payload, replica).map(Egress::Link)
             }
         }
     }
 
-    /// The egress of the first frame of `payload`, ahead of time. If the next hop's MAC address is unknown, the next hop is
-    /// returned too. The frame may still be queued: [`Self::egress`] is asked again before it is sent.
+    /// The egress of the first frame of `payload`, ahead of time, and what is missing: the next hop's MAC address, or the kernel's
+    /// answer about the route. The frame may still be queued: [`Self::egress`] is asked again before it is sent.
     ///
     /// # Errors
     /// [`Refusal`]; a packet socket's frame has no next hop to wait for.
@@ -165,26 +189,28 @@ impl Sending {
         &self,
         resolver: &'a mut Resolver,
         payload: &[u8],
-    ) -> Result<(Egress<'a>, Option<NextHop>), Refusal> {
-        let Self::Datagram(flow) = self else {
+    ) -> Result<(Egress<'a>, Option<Missing>), Refusal> {
+        let Self::Datagram(flow, _) = self else {
             return self.egress(resolver, payload, Replica::First).map(|egress| (egress, None));
         };
-        let (resolved, unresolved) = resolver.find_ahead(flow)?;
-        Ok((Egress::datagram(resolved, payload)?, unresolved))
+        let (resolved, missing) = resolver.find_ahead(flow)?;
+        Ok((Egress::datagram(resolved, payload)?, missing))
     }
 }
 
-/// The reason for which a frame is dropped that is refused, and the next hop where its MAC address is missing.
-pub(super) fn reason_of(refusal: Refusal) -> (DropReason, Option<NextHop>) {
+/// The reason for which a frame is dropped that is refused and that the kernel cannot get, and what it lacks where that may come.
+pub(super) fn reason_of(refusal: Refusal) -> (DropReason, Option<Missing>) {
     match refusal {
+        Refusal::Bypass(BypassReason::OverMtu) => (DropReason::TooLong, None),
         // The client should have known; its table may be older than the worker's.
         Refusal::Bypass(_) => (DropReason::NoRoute, None),
-        Refusal::Drop(reason, unresolved) => (reason, unresolved),
+        Refusal::Drop(reason, unresolved) => (reason, unresolved.map(Missing::Neighbour)),
+        Refusal::Unanswered => (DropReason::NoRoute, Some(Missing::Route)),
     }
 }
 
-/// The flow of a slot, or `None` when it says something impossible.
-fn flow_of(stream: &StreamInfo, slot: &SlotFrame) -> Option<Flow> {
+/// The datagram of a slot, or `None` when it says something impossible.
+fn datagram_of(stream: &StreamInfo, slot: &SlotFrame) -> Option<Sending> {
     let (destination, destination_port, scope) = if slot.flags.contains(SlotFlags::CONNECTED) {
         let peer = stream.peer?;
         let scope = if let SocketAddr::V6(v6) = peer { v6.scope_id() } else { 0 };
@@ -196,8 +222,14 @@ fn flow_of(stream: &StreamInfo, slot: &SlotFrame) -> Option<Flow> {
         return None;
     }
     let bound = stream.local.ip().to_canonical();
-    Some(Flow {
+    // What is named in the call goes before what the socket is bound to.
+    let scope = if scope == 0 { stream.interface } else { scope };
+    let marks = slot.marks;
+    let default = if destination.is_ipv4() { HeaderMarks::DEFAULT_TTL } else { HeaderMarks::DEFAULT_HOPS };
+    let mut flow = Flow {
         attachment: stream.attachment,
+        uid: stream.uid,
+        is_connected: slot.flags.contains(SlotFlags::CONNECTED),
         bound: (!bound.is_unspecified()).then_some(bound),
         source_port: stream.local.port(),
         destination,
@@ -205,7 +237,19 @@ fn flow_of(stream: &StreamInfo, slot: &SlotFrame) -> Option<Flow> {
         scope,
         traffic_class: if slot.flags.contains(SlotFlags::TRAFFIC_CLASS) { slot.traffic_class } else { 0 },
         hop_limit: if slot.flags.contains(SlotFlags::HOP_LIMIT) { slot.hop_limit } else { 0 },
-    })
+        marks: Marks {
+            dont_fragment: !marks.contains(HeaderMarks::MAY_FRAGMENT),
+            is_default_hop_limit: marks.contains(default),
+            ..Marks::default()
+        },
+    };
+    if destination.is_ipv6() && marks.contains(HeaderMarks::FLOW_LABEL) {
+        flow.marks.flow_label = headers::flow_label(&flow);
+    }
+    // Linux counts whatever a socket with an IPv4 peer sends.
+    let has_peer = stream.peer.is_some_and(|peer| peer.ip().to_canonical().is_ipv4());
+    let is_counted = has_peer || !marks.contains(HeaderMarks::NOT_COUNTED);
+    Some(Sending::Datagram(flow, (!is_counted).then_some(slot.identification)))
 }
 
 /// The IP flow of a packet, with ports where it is a whole UDP datagram.
@@ -236,7 +280,25 @@ fn flow_key(ether_type: EtherType, packet: &[u8]) -> Option<FlowKey> {
 impl<'a> Egress<'a> {
     fn datagram(resolved: &'a Resolved, payload: &[u8]) -> Result<Self, Refusal> {
         let fits = payload.len() <= usize::from(resolved.payload_max);
-        if fits { Ok(Self::Datagram(resolved)) } else { Err(Refusal::Drop(DropReason::TooLong, None)) }
+        if fits { Ok(Self::Datagram(resolved)) } else { Err(Refusal::Bypass(BypassReason::OverMtu)) }
+    }
+
+    /// The addresses that a datagram's IPv4 identification is counted by; `None`: it has none, or its program wrote it.
+    #[inline]
+    pub(super) fn address_pair(&self) -> Option<u64> {
+        match self {
+            Self::Datagram(resolved) => resolved.template.address_pair(),
+            Self::Link(_) => None,
+        }
+    }
+
+    /// The addresses of the tunnel's IPv4 header; `None`: no tunnel, or over IPv6.
+    #[inline]
+    pub(super) fn outer_address_pair(&self) -> Option<u64> {
+        match self {
+            Self::Datagram(resolved) => resolved.template.outer_address_pair(),
+            Self::Link(resolved) => resolved.outer_address_pair(),
+        }
     }
 
     /// The port to hand it to.
@@ -278,12 +340,10 @@ impl<'a> Egress<'a> {
 
     /// Writes the frame; its octets, or `None` when it does not fit.
     #[inline]
-    pub(super) fn write(&self, payload: &[u8], identification: u16, out: &mut [u8]) -> Option<usize> {
+    pub(super) fn write(&self, payload: &[u8], numbers: Identifications, out: &mut [u8]) -> Option<usize> {
         match self {
-            Self::Datagram(resolved) => {
-                resolved.template.write_frame_identified(payload, identification, out).ok()
-            }
-            Self::Link(resolved) => resolved.write(payload, identification, out),
+            Self::Datagram(resolved) => resolved.template.write_frame_identified(payload, numbers, out).ok(),
+            Self::Link(resolved) => resolved.write(payload, numbers.outer, out),
         }
     }
 }

@@ -17,6 +17,24 @@ pub(super) struct Queued {
     pub copies: Copies,
     /// Its program waited for a slot.
     pub has_waited: bool,
+    /// How often it has waited longer than until its time for the kernel's answer about its route.
+    pub deferred_count: u8,
+    /// The kernel sends it.
+    pub left: Left,
+    /// The index of its stream in its client's region; 0 for a captured frame.
+    pub stream: u16,
+}
+
+/// How far a queued frame is on its way to the kernel. It waits in its queue all the same, and ends there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Left {
+    /// It is not the kernel's.
+    #[default]
+    No,
+    /// Its slot is still to be read.
+    Unread,
+    /// Its slot was read.
+    Read,
 }
 
 /// The slots of one client or of one capture.
@@ -93,13 +111,15 @@ impl Slots {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use ktsn_resolve::{AttachmentIndex, Flow};
+    use ktsn_resolve::{AttachmentIndex, Flow, Marks};
 
     use super::*;
 
     #[test]
     fn a_slot_keeps_its_entry_and_its_payload_until_it_is_cleared() {
         let flow = Flow {
+            is_connected: false,
+            uid: 0,
             attachment: AttachmentIndex(0),
             bound: None,
             source_port: 1,
@@ -108,14 +128,24 @@ mod tests {
             scope: 0,
             traffic_class: 0,
             hop_limit: 0,
+            marks: Marks::default(),
         };
-        let (sending, copies) = (Sending::Datagram(flow), Copies::default());
+        let (sending, copies) = (Sending::Datagram(flow, None), Copies::default());
         let mut slots = Slots::new(3, 8);
         for slot in [0, 2] {
             slots.room(slot, 3).fill(slot as u8 + 1);
             slots.fill(
                 slot,
-                Queued { sending, port: PortIndex(4), payload_octets: 3, copies, has_waited: false },
+                Queued {
+                    sending,
+                    port: PortIndex(4),
+                    payload_octets: 3,
+                    copies,
+                    has_waited: false,
+                    deferred_count: 0,
+                    left: Left::No,
+                    stream: 0,
+                },
             );
         }
         assert_eq!(

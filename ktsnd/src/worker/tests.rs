@@ -13,11 +13,14 @@ mod flood;
 mod gates;
 mod held;
 mod isolation;
+mod judged;
 mod late;
 mod link;
 mod neighbours;
+mod passing;
 mod policing;
 mod reports;
+mod routes;
 mod slow;
 mod world;
 
@@ -141,6 +144,10 @@ fn frames_of_a_process_that_ended_are_sent_and_then_it_goes() {
     assert_eq!(sent, (0..10).collect::<Vec<u8>>());
     let handed_back = world.returned.try_iter().any(|r| matches!(r, Returned::Client(c) if c.key == app.key));
     assert!(handed_back);
+    // A program that lives on, and has only closed its connection, finds out: what it publishes now it takes back.
+    assert_eq!(app.producer.state(), RegionState::Detached);
+    app.push(ClockId::Monotonic, now + MS, now, b"too late");
+    assert_eq!((app.producer.take_back(), app.producer.free_count()), (1, 64));
 }
 
 /// A list longer than one pass takes is walked to its end, or the client would hold its last frames for ever.
@@ -297,6 +304,7 @@ fn ring_and_model_number_the_bypass_reasons_alike() {
         (bypass::OVER_MTU, BypassReason::OverMtu),
         (bypass::UNSUPPORTED_OPTION, BypassReason::UnsupportedOption),
         (bypass::UNSUPPORTED_FAMILY, BypassReason::UnsupportedFamily),
+        (bypass::ROUTING_RULES, BypassReason::RoutingRules),
     ];
     assert_eq!(pairs.len(), BypassReason::COUNT);
     for (number, reason) in pairs {

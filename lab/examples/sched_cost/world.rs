@@ -5,7 +5,7 @@
 use ktsn_model::{
     AdminPort, GateControlEntry, GateFault, GateOperation, GateStates, LatePolicy, TrafficClass,
 };
-use ktsn_sched::{Decision, Frame, FrameId, GateProgram, Strategy, TimeAware, TimeAwareOptions};
+use ktsn_sched::{Decision, Frame, FrameId, GateProgram, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Now, Offset, Tai, TxTime};
 use std::hint::black_box;
 

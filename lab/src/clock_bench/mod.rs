@@ -9,13 +9,14 @@ pub mod bars;
 mod guest;
 mod samples;
 
+use crate::carry_out::{Experiment, Measured, Session, Turn, carry_out};
 use crate::error::LabError;
-use crate::exclusive::VOID_RULE;
-use crate::experiment::{Event, Outcome, Setup, Watch, none_twice};
+use crate::experiment::{Outcome, Setup, Watch, none_twice};
 use crate::vm::protocol::Clock;
 use crate::vm::{Accelerator, Cache, Choice};
 use ktsn_measure::environment::CpuUse;
 use ktsn_measure::results::{Check, Document, Series};
+use std::path::Path;
 use std::time::Duration;
 
 /// Time between two samples.
@@ -49,12 +50,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How many guests are started.
-    #[must_use]
-    pub fn runs(&self) -> u64 {
-        u64::from(self.rounds) * self.clocks.len() as u64
-    }
-
     /// # Errors
     /// [`LabError::Usage`] names what cannot be measured.
     pub fn check(&self) -> Result<(), LabError> {
@@ -95,35 +90,41 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
             remedy: "--accelerator tcg".to_owned(),
         });
     }
-    let (_lock, directory) = plan.setup.begin(watch)?;
-    let mut document = Document::new("clock", plan.setup.command.clone());
-    describe(plan, &mut document);
-    let mut all = Vec::new();
-    for round in 1..=plan.rounds {
-        let refusals = plan.setup.wait_until_quiet(watch)?;
-        for &clock in &plan.clocks {
-            let name = path(clock);
-            watch(Event::Step(&format!("round {round}, {name}")));
-            let begun = CpuUse::now();
-            match guest::one_run(plan, clock, directory.path()) {
-                Ok(left) => {
-                    let mut series = samples::figures(plan, clock, round, &left)?;
-                    series.voided_rounds = Some(refusals.into());
-                    crate::observations::put_disturbance(&mut series, &begun, &CpuUse::now());
-                    document.checks.push(never_backwards(&series));
-                    all.push(series);
-                }
-                Err(LabError::Impossible { what, remedy }) => {
-                    document.checks.push(Check::skipped(name, format!("{what}; remedy: {remedy}")));
-                }
-                Err(error) => return Err(error),
-            }
-            watch(Event::Done);
-        }
+    let measure = |session: &mut Session<'_>| {
+        let directory = crate::carry_out::directory()?;
+        let directory = directory.path();
+        describe(plan, &mut session.document);
+        session.measure(&mut Clocks { plan, directory }, plan.rounds)
+    };
+    carry_out(&plan.setup.terms("clock"), watch, measure, |document, _| bars::compare(document))
+}
+
+/// Guests whose clocks are kept in different ways.
+struct Clocks<'a> {
+    plan: &'a Plan,
+    directory: &'a Path,
+}
+
+impl Experiment for Clocks<'_> {
+    type Row = Clock;
+    type Extra = ();
+
+    fn rows(&self) -> Vec<Clock> {
+        self.plan.clocks.clone()
     }
-    document.add_series(all);
-    bars::compare(&mut document);
-    Ok(document.into())
+
+    fn name(&self, &clock: &Clock) -> String {
+        path(clock)
+    }
+
+    fn run(&mut self, &clock: &Clock, turn: &mut Turn<'_>) -> Result<Measured, LabError> {
+        let begun = CpuUse::now();
+        let left = guest::one_run(self.plan, clock, self.directory)?;
+        let mut series = samples::figures(self.plan, clock, turn.round, &left)?;
+        crate::observations::put_disturbance(&mut series, &begun, &CpuUse::now());
+        let checks = vec![never_backwards(&series)];
+        Ok(Measured { series: vec![series], checks, ..Measured::default() })
+    }
 }
 
 /// A clock that was set back by vPTP is a fault; chrony may do that.
@@ -140,8 +141,6 @@ fn describe(plan: &Plan, document: &mut Document) {
     let clocks: Vec<String> = plan.clocks.iter().map(|&clock| path(clock)).collect();
     document.set_parameters(&serde_json::json!({
         "payload_octets": [0],
-        "rounds": plan.rounds,
-        "interleaved": true,
         "clocks": clocks.join(","),
         "settle_seconds": plan.settle.as_secs_f64(),
         "seconds_of_a_row": plan.measured.as_secs_f64(),
@@ -155,6 +154,5 @@ fn describe(plan: &Plan, document: &mut Document) {
         "truth": "the guest's counter is the host's plus QEMU's cpu_ticks_offset, read from QEMU's memory; the host's clock between two \
                   readings 5 ms apart",
         "chrony": "chronyd in the guest, 16 questions a second, xleave; chronyd -x at the bridge of its host; virtio-net, tap",
-        "void_rule": VOID_RULE,
     }));
 }

@@ -7,6 +7,7 @@
 
 use super::plan::Plan;
 use super::site::{End, Way};
+use crate::carry_out::{Experiment, Measured, Turn};
 use crate::container::{LEAD, PRIORITY};
 use crate::daemon::Daemon;
 use crate::error::LabError;
@@ -14,8 +15,6 @@ use crate::observations::{DaemonUse, Observations, RunLabel, put_disturbance};
 use crate::observers::{MEASURED, Observers, READY_MAX, finish};
 use crate::process::{Process, Program};
 use ktsn_measure::environment::CpuUse;
-use ktsn_measure::records::RunRecords;
-use ktsn_measure::results::Series;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -27,14 +26,12 @@ const INTO_A_POD: Duration = Duration::from_secs(15);
 /// outlast the talker's way into its own pod.
 const SILENCE: &str = "8s";
 
-pub(super) struct Bench<'a> {
+/// The ways between the site's pods.
+pub(super) struct Ways<'a> {
     pub(super) plan: &'a Plan,
     pub(super) daemon: Daemon,
     pub(super) directory: &'a Path,
 }
-
-/// Figures and records of one run; and why the observation, not the path, is at fault, if it is.
-pub(super) type RunResult = ((Series, RunRecords), Option<String>);
 
 /// `ktsn`, behind the words of `enter` that run it at another place.
 fn entered(name: &str, enter: &[String], ktsn: &Path) -> Program {
@@ -55,7 +52,7 @@ fn in_pod(end: &End, verb: &str, cpu: u8, fifo: u8, frames: u64) -> Program {
         .says_ready_on_stdout()
 }
 
-impl Bench<'_> {
+impl Ways<'_> {
     /// The observers that write into `directory`.
     fn observers<'a>(&'a self, directory: &'a Path) -> Observers<'a> {
         Observers::new(&self.plan.setup, directory)
@@ -86,15 +83,22 @@ impl Bench<'_> {
             "--clock=tai".to_owned(),
         ])
     }
+}
 
-    /// Carries one run out.
-    pub(super) fn run(
-        &self,
-        way: &Way,
-        payload: usize,
-        round: u32,
-        first: u64,
-    ) -> Result<RunResult, LabError> {
+impl<'a> Experiment for Ways<'a> {
+    type Row = (&'a Way, usize);
+    type Extra = ();
+
+    fn rows(&self) -> Vec<Self::Row> {
+        let plan = self.plan;
+        plan.payloads.iter().flat_map(|&octets| plan.site.ways.iter().map(move |way| (way, octets))).collect()
+    }
+
+    fn name(&self, (way, payload): &Self::Row) -> String {
+        format!("{}, {payload} octets", way.path.word())
+    }
+
+    fn run(&mut self, &(way, payload): &Self::Row, turn: &mut Turn<'_>) -> Result<Measured, LabError> {
         let (talks, listens) = (self.observers(&way.talker.outside), self.observers(&way.listener.outside));
         let taps = self.observers(self.directory);
         for (files, name) in [(talks, "talk"), (listens, "listen"), (taps, "tap")] {
@@ -108,7 +112,7 @@ impl Bench<'_> {
         tap.wait_ready(READY_MAX)?;
         listener.wait_ready(INTO_A_POD)?;
         let before = way.path.is_served().then(|| self.daemon.sums()).transpose()?;
-        let mut talker = self.talker(way, payload, first).start(self.directory)?;
+        let mut talker = self.talker(way, payload, turn.number * self.plan.frames).start(self.directory)?;
         talker.wait_ready(INTO_A_POD)?;
         let (machine, begun) = (CpuUse::now(), Instant::now());
         let period = u64::try_from(self.plan.period.get()).unwrap_or(0);
@@ -131,7 +135,7 @@ impl Bench<'_> {
             ingress: "kernel",
             payload,
             load: "idle",
-            round,
+            round: turn.round,
         };
         let (run, mut series) = observations.figures(&label, counted.as_ref());
         put_disturbance(&mut series, &machine, &ended);
@@ -139,6 +143,6 @@ impl Bench<'_> {
             counted.fill_in(&mut series, elapsed);
         }
         let fault = observations.fault(&run);
-        Ok(((series, run), fault))
+        Ok(Measured::one((series, run), fault))
     }
 }

@@ -25,12 +25,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How many runs it has.
-    #[must_use]
-    pub fn runs(&self) -> u64 {
-        u64::from(self.rounds) * (self.site.ways.len() * self.payloads.len()) as u64
-    }
-
     /// # Errors
     /// [`LabError::Usage`] names what cannot be measured.
     pub fn check(&self) -> Result<(), LabError> {

@@ -42,10 +42,9 @@ fn a_site_is_read_and_wrong_ones_are_named() {
 }
 
 #[test]
-fn a_plan_counts_its_runs_and_refuses_nonsense() {
+fn a_plan_refuses_nonsense() {
     let mut plan = plan(site(SITE).unwrap());
     plan.check().unwrap();
-    assert_eq!(plan.runs(), 6);
     plan.site.ways.push(plan.site.ways[0].clone());
     assert!(plan.check().unwrap_err().to_string().contains("twice"));
     plan.site.ways.clear();

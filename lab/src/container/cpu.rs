@@ -6,7 +6,9 @@
 //! Flannel's path, in the same round, without its own calls (which are not interrupted): what is left is the library's.
 
 use super::Path;
-use super::one_run::RunResult;
+use super::one_run::SendCalls;
+use crate::carry_out::Measured;
+use ktsn_measure::results::Series;
 
 /// How CPU is counted, for the results.
 pub(crate) const METHOD: &str = "all of KTSN = ktsnd on both nodes (/proc/PID/task/*/schedstat, every thread) + libktsn's share of the \
@@ -16,24 +18,24 @@ pub(crate) const METHOD: &str = "all of KTSN = ktsnd on both nodes (/proc/PID/ta
      them, the way into the pod included. softirq: the machine's, sampled by ticks";
 
 /// Fills in the library's share and the sum of every run that has a daemon.
-pub(super) fn account(observed: &mut [RunResult]) {
-    let key = |one: &RunResult| (one.series.round, one.series.payload_octets, one.series.load.clone());
+pub(super) fn account(observed: &mut [Measured<SendCalls>]) {
+    let key = |series: &Series| (series.round, series.payload_octets, series.load.clone());
     // A talker's sleeping, waking and writing, by round, payload and load.
-    let plain: Vec<_> = observed
-        .iter()
-        .filter(|one| one.series.path == Path::Flannel.word())
-        .filter_map(|one| Some((key(one), one.series.talker_cpu_ratio? - one.in_calls)))
-        .collect();
-    for one in observed.iter_mut() {
-        let Some(daemon) = one.series.daemon_cpu_ratio else { continue };
-        let own = key(one);
+    let mut plain = Vec::new();
+    for one in observed.iter() {
+        for series in one.series.iter().filter(|series| series.path == Path::Flannel.word()) {
+            plain.extend(series.talker_cpu_ratio.map(|talker| (key(series), talker - one.extra.share)));
+        }
+    }
+    for series in observed.iter_mut().flat_map(|one| &mut one.series) {
+        let Some(daemon) = series.daemon_cpu_ratio else { continue };
+        let own = key(series);
         let without = plain.iter().find(|(key, _)| *key == own).map_or(0.0, |(_, ratio)| ratio.max(0.0));
-        let preloaded = Path::ALL.iter().any(|path| path.is_preloaded() && path.word() == one.series.path);
-        let library =
-            one.series.talker_cpu_ratio.filter(|_| preloaded).map(|talker| (talker - without).max(0.0));
-        one.series.library_cpu_ratio = library;
-        let far = one.series.far_daemon_cpu_ratio.unwrap_or(0.0);
-        one.series.ktsn_cpu_ratio = Some(daemon + far + library.unwrap_or(0.0));
+        let preloaded = Path::ALL.iter().any(|path| path.is_preloaded() && path.word() == series.path);
+        let library = series.talker_cpu_ratio.filter(|_| preloaded).map(|talker| (talker - without).max(0.0));
+        series.library_cpu_ratio = library;
+        let far = series.far_daemon_cpu_ratio.unwrap_or(0.0);
+        series.ktsn_cpu_ratio = Some(daemon + far + library.unwrap_or(0.0));
     }
 }
 
@@ -41,9 +43,9 @@ pub(super) fn account(observed: &mut [RunResult]) {
 mod tests {
     use super::*;
     use ktsn_measure::records::RunRecords;
-    use ktsn_measure::results::{Round, Series};
+    use ktsn_measure::results::Round;
 
-    fn run(path: Path, round: u32, talker: f64, daemon: Option<f64>, in_calls: f64) -> RunResult {
+    fn run(path: Path, round: u32, talker: f64, daemon: Option<f64>, share: f64) -> Measured<SendCalls> {
         let series = Series {
             path: path.word().to_owned(),
             payload_octets: 64,
@@ -53,7 +55,7 @@ mod tests {
             far_daemon_cpu_ratio: daemon.map(|_| 0.005),
             ..Series::default()
         };
-        RunResult { series, run: RunRecords::default(), calls: Vec::new(), in_calls }
+        Measured::one((series, RunRecords::default()), None).with(SendCalls { spans: Vec::new(), share })
     }
 
     #[test]
@@ -65,7 +67,8 @@ mod tests {
             run(Path::Ktsn, 2, 0.019, Some(0.06), 0.03),
         ];
         account(&mut runs);
-        let shares = runs.each_ref().map(|one| (one.series.library_cpu_ratio, one.series.ktsn_cpu_ratio));
+        let shares =
+            runs.each_ref().map(|one| (one.series[0].library_cpu_ratio, one.series[0].ktsn_cpu_ratio));
         let near = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 1e-9;
         assert!(near(shares[0].0, 0.004) && near(shares[0].1, 0.069), "{shares:?}");
         assert_eq!(shares[1], (None, None));

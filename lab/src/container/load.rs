@@ -66,7 +66,7 @@ impl Load {
         directory: &FilePath,
         functional: bool,
     ) -> Result<Running, LabError> {
-        let mut running = Running { load: self, processes: Vec::new() };
+        let mut running = Running { processes: Vec::new() };
         if self == Self::Idle {
             return Ok(running);
         }
@@ -100,15 +100,10 @@ impl Load {
 
 /// A load that flows; it ends with its value.
 pub(crate) struct Running {
-    load: Load,
     processes: Vec<Process>,
 }
 
 impl Running {
-    pub(super) const fn name(&self) -> &'static str {
-        self.load.word()
-    }
-
     /// What pod B has received so far; `None` where there is no load.
     pub(crate) fn octets(&self, testbed: &Testbed) -> Result<Option<u64>, LabError> {
         if self.processes.is_empty() { Ok(None) } else { delivered(testbed).map(Some) }

@@ -2,10 +2,10 @@
 //! The experiment `container`: a program in a pod sends on time; bare metal and Flannel's own path stand beside it.
 //!
 //! In: a [`Plan`]. Out: a document `ktsn.results/1` with its raw records. Rounds, payloads and paths are interleaved;
-//! nothing is repeated for what it shows. The caller holds the measuring lock by way of [`run`].
+//! nothing is repeated for what it shows.
 //!
 //! ```text
-//!  round 1: payload 16: bare, bare-spin, flannel, …   payload 64: bare, …   round 2: …
+//!  round 1: 16 octets: bare, bare-spin, flannel, …   64 octets: bare, …   round 2: from another row on
 //!  CPU 0: listener (FIFO 40), tap (ordinary)     CPU 1: talker (FIFO 50), or ktsnd's worker (50) and its talker (40)
 //! ```
 
@@ -23,16 +23,16 @@ pub use load::Load;
 pub use path::Path;
 pub use plan::{LEAD, Plan};
 
-use crate::daemon::{Daemon, OVERRUN_LIMIT, configuration};
+use crate::carry_out::{Experiment, Measured, Session, Turn, carry_out};
+use crate::daemon::{Daemon, configuration};
 use crate::error::LabError;
-use crate::exclusive::VOID_RULE;
-use crate::experiment::{Event, Outcome, Watch, repeat_void};
+use crate::experiment::{Outcome, Watch};
 pub use crate::observations::DEADLINE;
 pub(crate) use crate::observations::PRIORITY;
 use crate::testbed::Testbed;
-use ktsn_measure::results::{Check, Document};
+use ktsn_measure::results::Document;
 pub(crate) use one_run::Bench;
-use one_run::RunSpec;
+use one_run::{Row, SendCalls};
 use std::path::Path as FilePath;
 use switch::Switched;
 
@@ -41,36 +41,33 @@ use switch::Switched;
 /// # Errors
 /// [`LabError`]; everything that was set up is removed then, too.
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
-    let mut outcome = run_with(plan, watch, |_, _| Ok(()))?;
-    bars::compare(&mut outcome.document);
-    Ok(outcome)
+    check(plan)?;
+    let terms = plan.setup.terms(plan.experiment);
+    carry_out(
+        &terms,
+        watch,
+        |session| measure(plan, session, crate::carry_out::directory()?.path()),
+        |document, _| {
+            bars::compare(document);
+        },
+    )
 }
 
-/// Checks what the plan needs, takes the lock and measures; `then` measures more under the same lock, for the same
-/// document.
-pub(crate) fn run_with(
-    plan: &Plan,
-    watch: &mut Watch<'_>,
-    then: impl FnOnce(&mut Document, &mut Watch<'_>) -> Result<(), LabError>,
-) -> Result<Outcome, LabError> {
+/// Checks what the plan needs.
+pub(crate) fn check(plan: &Plan) -> Result<(), LabError> {
     plan.check()?;
     if plan.paths.iter().any(|path| path.is_preloaded()) {
         plan.setup.tools.check_daemon()?;
     } else if plan.paths.iter().any(|path| path.is_served()) {
         plan.setup.tools.check_capture()?;
     }
-    plan.loads.iter().try_for_each(|load| load.check())?;
-    let (_lock, directory) = plan.setup.begin(watch)?;
-    let mut outcome = measure_paths(plan, directory.path(), watch)?;
-    then(&mut outcome.document, watch)?;
-    Ok(outcome)
+    plan.loads.iter().try_for_each(|load| load.check())
 }
 
-/// All rounds of all paths.
-fn measure_paths(plan: &Plan, directory: &FilePath, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
-    let mut document = Document::new(plan.experiment, plan.setup.command.clone());
-    describe(plan, &mut document);
-    let (mut switched, left_out) = start_switch(plan, directory, &mut document)?;
+/// Measures all rounds of all paths.
+pub(crate) fn measure(plan: &Plan, session: &mut Session<'_>, directory: &FilePath) -> Result<(), LabError> {
+    describe(plan, &mut session.document);
+    let (mut switched, missing) = start_switch(plan, directory)?;
     let testbed = Testbed::new()?;
     if plan.paths.contains(&Path::KtsnShort) {
         far::check(&plan.setup.tools, &testbed, directory, "ktsn-short", &far::short(&testbed))?;
@@ -80,73 +77,91 @@ fn measure_paths(plan: &Plan, directory: &FilePath, watch: &mut Watch<'_>) -> Re
     let daemon = is_served.then(|| Daemon::start(&plan.setup.tools, &testbed.a, directory, &configuration));
     let daemon = daemon.transpose()?;
     let bench = Bench { plan, testbed: &testbed, daemon: daemon.as_ref(), directory, switch: None };
-    let through_switch = switched.as_ref().map(|switched| switched.bench(plan));
-    let (mut results, mut sequence) = (Vec::new(), 0);
-    for round in 1..=plan.rounds {
-        for (&load, &payload) in
-            plan.loads.iter().flat_map(|load| plan.payloads.iter().map(move |p| (load, p)))
-        {
-            // Before the load begins: the rule judges other people's.
-            let refusals = plan.setup.wait_until_quiet(watch)?;
-            let running = load.start(&testbed, directory, plan.setup.functional)?;
-            for path in plan.paths_beside(load).filter(|path| !left_out.contains(path)) {
-                let bench = through_switch.as_ref().filter(|_| path.is_switched()).unwrap_or(&bench);
-                let beside = if load == Load::Idle { String::new() } else { format!(", {load}") };
-                watch(Event::Step(&format!("round {round}, {payload} octets, {path}{beside}")));
-                let spec = RunSpec { path, payload, load: &running, round };
-                let (mut result, voided) = repeat_void(path.word(), watch, || {
-                    sequence += plan.frames;
-                    bench.run(&spec, sequence - plan.frames)
-                })?;
-                result.series.voided_rounds = Some(voided + u64::from(refusals));
-                results.push(result);
-                watch(Event::Done);
+    let through_switch = switched.as_ref().map(|switched| Bench::through(switched, plan));
+    session.measure(&mut Paths { bench, through_switch, missing }, plan.rounds)?;
+    if let (Some(switched), true) = (&mut switched, plan.paths.contains(&Path::KtsnOvsDpdk)) {
+        let name = "the switch is killed under traffic and starts again";
+        session.repeat(name, 1, |_| switch::restart::measure(switched, plan), |_, _| ())?;
+        switch::restart::compare(&mut session.document);
+    }
+    Ok(())
+}
+
+/// Paths that are not possible here, each with its reason.
+type Missing = Vec<(Path, String)>;
+
+/// The paths in their testbeds.
+struct Paths<'a> {
+    bench: Bench<'a>,
+    through_switch: Option<Bench<'a>>,
+    /// Why paths are not possible here.
+    missing: Missing,
+}
+
+impl Experiment for Paths<'_> {
+    type Row = Row;
+    type Extra = SendCalls;
+
+    fn rows(&self) -> Vec<Row> {
+        let plan = self.bench.plan;
+        let mut rows = Vec::new();
+        for &load in &plan.loads {
+            for &payload in &plan.payloads {
+                rows.extend(plan.paths_beside(load).map(|path| Row { path, payload, load }));
             }
         }
+        rows
     }
-    if let (Some(daemon), true) = (&bench.daemon, plan.paths.contains(&Path::KtsnCapture)) {
-        let calls = results.iter().flat_map(|result| result.calls.iter().copied()).collect();
-        capture::figures(
-            &mut document,
-            calls,
-            &daemon.statistics()?.attachment.capture_lag.unwrap_or_default(),
-        );
+
+    fn name(&self, row: &Row) -> String {
+        let beside = if row.load == Load::Idle { String::new() } else { format!(", {}", row.load) };
+        format!("{} octets, {}{beside}", row.payload, row.path)
     }
-    if let (Some(switched), true) = (&mut switched, plan.paths.contains(&Path::KtsnOvsDpdk)) {
-        switch::restart::measure(switched, plan, &mut document, watch)?;
+
+    fn subject(&self, row: &Row) -> String {
+        format!("the path {}", row.path)
     }
-    cpu::account(&mut results);
-    document.add_series(results.iter().map(|result| result.series.clone()));
-    Ok(Outcome { document, runs: results.into_iter().map(|result| result.run).collect() })
+
+    fn missing(&self, row: &Row) -> Option<String> {
+        self.missing.iter().find(|(path, _)| *path == row.path).map(|(_, reason)| reason.clone())
+    }
+
+    fn run(&mut self, &row: &Row, turn: &mut Turn<'_>) -> Result<Measured<SendCalls>, LabError> {
+        let bench = self.through_switch.as_ref().filter(|_| row.path.is_switched()).unwrap_or(&self.bench);
+        bench.run(row, turn.round, turn.number * bench.plan.frames)
+    }
+
+    fn account(&self, kept: &mut [Measured<SendCalls>]) {
+        cpu::account(kept);
+    }
+
+    fn conclude(&mut self, calls: Vec<SendCalls>, document: &mut Document) -> Result<(), LabError> {
+        let spans: Vec<u64> = calls.into_iter().flat_map(|calls| calls.spans).collect();
+        if let (Some(daemon), false) = (self.bench.daemon, spans.is_empty()) {
+            let lag = daemon.statistics()?.attachment.capture_lag.unwrap_or_default();
+            capture::figures(document, spans, &lag);
+        }
+        Ok(())
+    }
 }
 
 /// Sets the testbed of the paths through the virtual switch up, if there are such paths. The second value has those that this
-/// machine cannot measure: the document says why.
-fn start_switch(
-    plan: &Plan,
-    directory: &FilePath,
-    document: &mut Document,
-) -> Result<(Option<Switched>, Vec<Path>), LabError> {
-    let mut left_out = Vec::new();
-    let mut skip = |path: Path, reason: String| {
-        document.checks.push(Check::skipped(format!("the path {path}"), reason));
-        left_out.push(path);
-    };
-    let mut possible = Vec::new();
-    for path in plan.paths.iter().copied().filter(|path| path.is_switched()) {
-        match switch::missing(path, &plan.setup.tools) {
-            Some(reason) => skip(path, reason),
-            None => possible.push(path),
-        }
-    }
+/// machine cannot measure, and why.
+fn start_switch(plan: &Plan, directory: &FilePath) -> Result<(Option<Switched>, Missing), LabError> {
+    let switched = plan.paths.iter().copied().filter(|path| path.is_switched());
+    let known = switched.map(|path| (path, switch::missing(path, &plan.setup.tools)));
+    let (missing, possible): (Vec<_>, Vec<_>) = known.partition(|(_, reason)| reason.is_some());
+    let mut missing: Vec<_> =
+        missing.into_iter().filter_map(|(path, reason)| Some((path, reason?))).collect();
     if possible.is_empty() || !plan.loads.contains(&Load::Idle) {
-        return Ok((None, left_out));
+        return Ok((None, missing));
     }
     match Switched::start(plan, directory) {
-        Ok(switched) => Ok((Some(switched), left_out)),
+        Ok(switched) => Ok((Some(switched), missing)),
         Err(LabError::Impossible { what, remedy }) => {
-            possible.into_iter().for_each(|path| skip(path, format!("{what}; remedy: {remedy}")));
-            Ok((None, left_out))
+            let reason = format!("{what}; remedy: {remedy}");
+            missing.extend(possible.into_iter().map(|(path, _)| (path, reason.clone())));
+            Ok((None, missing))
         }
         Err(other) => Err(other),
     }
@@ -169,15 +184,11 @@ fn describe(plan: &Plan, document: &mut Document) {
         "payload_octets": plan.payloads,
         "loads": plan.loads.iter().map(|load| load.describe()).collect::<Vec<_>>(),
         "frames": plan.frames * u64::from(plan.rounds),
-        "rounds": plan.rounds,
-        "interleaved": true,
         "deadline_ns": DEADLINE.get(),
         "lead_ns": LEAD.get(),
         "wire_at": "tap",
-        "void_rule": VOID_RULE,
-        "attachment": format!(
-            "late = send, overrun_limit = {OVERRUN_LIMIT}: a late frame is sent and counted, as on the other paths"
-        ),
+        "attachment": "late = send (default by-clock): a frame that its program sent late leaves and is counted late, as on the other paths; \
+                       by default it would be dropped as missed. All else is the default",
         "placement": if plan.setup.functional {
             "none: a functional run, its times mean nothing"
         } else {

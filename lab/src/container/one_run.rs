@@ -5,11 +5,12 @@
 //!  tap ready ── listener ready ── counters ── talker ─────── listener ends ── tap ends ── counters ── join
 //! ```
 
-use super::load::Running;
+use super::load::Load;
 use super::path::Path;
 use super::plan::{LEAD, Plan};
-use super::switch::{SENDER_MAX, Switch, Talk};
+use super::switch::{SENDER_MAX, Switch, Switched, Talk};
 use super::{capture, far};
+use crate::carry_out::Measured;
 use crate::daemon::{Daemon, cpu_share, cpu_time_of};
 use crate::error::LabError;
 use crate::observations::{DaemonUse, Observations, PRIORITY, RunLabel, put_disturbance};
@@ -17,8 +18,7 @@ use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
 use crate::testbed::{Testbed, UPLINK};
 use ktsn_measure::environment::CpuUse;
-use ktsn_measure::records::{RunRecords, TalkRecord};
-use ktsn_measure::results::Series;
+use ktsn_measure::records::TalkRecord;
 use std::path::Path as FilePath;
 use std::time::Duration;
 
@@ -34,26 +34,30 @@ pub(crate) struct Bench<'a> {
     pub(crate) switch: Option<&'a Switch>,
 }
 
-/// One run of the plan.
-pub(super) struct RunSpec<'a> {
+/// What one run has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
     pub(super) path: Path,
     pub(super) payload: usize,
-    pub(super) load: &'a Running,
-    pub(super) round: u32,
+    pub(super) load: Load,
 }
 
-/// What one run gave.
+/// The talker's send calls of one run.
 #[derive(Clone, Debug)]
-pub(super) struct RunResult {
-    pub(super) series: Series,
-    pub(super) run: RunRecords,
+pub(super) struct SendCalls {
     /// Spans of the talker's calls, nanoseconds; of captured frames only.
-    pub(super) calls: Vec<u64>,
+    pub(super) spans: Vec<u64>,
     /// Time inside the talker's send calls over elapsed time; CPU time, unless the calls are interrupted.
-    pub(super) in_calls: f64,
+    pub(super) share: f64,
 }
 
 impl Bench<'_> {
+    /// Runs of the paths through the switch.
+    pub(super) fn through<'b>(switched: &'b Switched, plan: &'b Plan) -> Bench<'b> {
+        let Switched { daemon, switch, testbed } = switched;
+        Bench { plan, testbed, daemon: Some(daemon), directory: &switch.directory, switch: Some(switch) }
+    }
+
     pub(crate) fn observers(&self) -> Observers<'_> {
         Observers::new(&self.plan.setup, self.directory)
     }
@@ -103,16 +107,19 @@ impl Bench<'_> {
         }
     }
 
-    /// Carries one run out. The second value says why the observation, not the path, is at fault, if it is.
+    /// Carries one run out.
     pub(super) fn run(
         &self,
-        spec: &RunSpec<'_>,
+        row: Row,
+        round: u32,
         first_sequence: u64,
-    ) -> Result<(RunResult, Option<String>), LabError> {
-        let path = spec.path;
+    ) -> Result<Measured<SendCalls>, LabError> {
+        let path = row.path;
         let daemon = self.daemon.filter(|_| path.is_served());
         self.observers().forget(&["talk", "listen", "tap"])?;
-        // Only now: what it takes in would be missing on every other path.
+        // Only now: the load rule judges what others do.
+        let load = row.load.start(self.testbed, self.directory, self.plan.setup.functional)?;
+        // And only now: what it takes in would be missing on every other path.
         let short = path == Path::KtsnShort;
         let far =
             short.then(|| far::start(&self.plan.setup.tools, self.testbed, self.directory)).transpose()?;
@@ -123,9 +130,9 @@ impl Bench<'_> {
         listener.wait_ready(READY_MAX)?;
         let counted = daemon.map(Daemon::statistics).transpose()?;
         let far_cpu = cpu_time_of(far.as_ref())?;
-        let loaded = spec.load.octets(self.testbed)?;
+        let loaded = load.octets(self.testbed)?;
         let (mut machine, mut begun) = (CpuUse::now(), std::time::Instant::now());
-        let mut talker = self.talker(path, spec.payload, first_sequence).start(self.directory)?;
+        let mut talker = self.talker(path, row.payload, first_sequence).start(self.directory)?;
         if path == Path::DpdkVirtioUser {
             // It makes its device first, and the switch finds it within seconds.
             talker.wait_ready(SENDER_MAX)?;
@@ -134,7 +141,7 @@ impl Bench<'_> {
         let period = u64::try_from(self.plan.period.get()).unwrap_or(0);
         talker.wait(Duration::from_nanos(period * self.plan.frames) + TALK_EXTRA, MEASURED)?;
         let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
-        let loaded = spec.load.octets(self.testbed)?.zip(loaded).map(|(now, then)| now.saturating_sub(then));
+        let loaded = load.octets(self.testbed)?.zip(loaded).map(|(now, then)| now.saturating_sub(then));
         finish(&mut listener)?;
         // The listener's end means that the last frame has passed the tap as well.
         let counted = match (daemon, counted) {
@@ -146,7 +153,7 @@ impl Bench<'_> {
         finish(&mut tap)?;
         let files = self.observers();
         let observations = Observations::read(&files, &files, &files)?;
-        let (run, mut series) = observations.figures(&label(spec), counted.as_ref());
+        let (run, mut series) = observations.figures(&label(row, round), counted.as_ref());
         put_disturbance(&mut series, &machine, &ended);
         series.load_bit_rate = loaded.map(|octets| octets as f64 * 8.0 / elapsed);
         if let Some(counted) = counted {
@@ -154,22 +161,23 @@ impl Bench<'_> {
             series.far_daemon_cpu_ratio = far_cpu;
         }
         let calls = if path == Path::KtsnCapture { capture::calls(&observations.talked) } else { Vec::new() };
-        let in_calls = in_calls(&observations.talked) / elapsed;
-        let broken = observations.fault(&run);
-        Ok((RunResult { series, run, calls, in_calls }, broken))
+        let share = in_calls(&observations.talked) / elapsed;
+        let fault = observations.fault(&run);
+        Ok(Measured::one((series, run), fault).with(SendCalls { spans: calls, share }))
     }
 }
 
-fn label<'a>(spec: &RunSpec<'a>) -> RunLabel<'a> {
+fn label(row: Row, round: u32) -> RunLabel<'static> {
+    let Row { path, payload, load } = row;
     RunLabel {
-        path: spec.path.word(),
-        is_served: spec.path.is_served(),
-        egress: spec.path.egress(),
-        is_overlay: spec.path.in_pods(),
-        ingress: spec.path.ingress(),
-        payload: spec.payload,
-        load: spec.load.name(),
-        round: spec.round,
+        path: path.word(),
+        is_served: path.is_served(),
+        egress: path.egress(),
+        is_overlay: path.in_pods(),
+        ingress: path.ingress(),
+        payload,
+        load: load.word(),
+        round,
     }
 }
 

@@ -33,13 +33,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How many runs it has.
-    #[must_use]
-    pub fn runs(&self) -> u64 {
-        let of_round: usize = self.loads.iter().map(|&load| self.paths_beside(load).count()).sum();
-        u64::from(self.rounds) * (of_round * self.payloads.len()) as u64
-    }
-
     /// The paths that are measured beside a load: those through the switch are idle only. Its polling thread has a CPU for itself,
     /// which is the load's.
     pub fn paths_beside(&self, load: Load) -> impl Iterator<Item = Path> {

@@ -12,7 +12,6 @@
 
 pub(super) mod restart;
 
-use super::one_run::Bench;
 use super::path::Path;
 use super::plan::Plan;
 use crate::command::run;
@@ -74,7 +73,7 @@ pub(super) fn missing(path: Path, tools: &Tools) -> Option<String> {
 #[derive(Debug)]
 pub(crate) struct Switch {
     ovs: Ovs,
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
 }
 
 /// The testbed. Fields end in this order.
@@ -109,12 +108,6 @@ impl Switched {
         switch.pin(&testbed)?;
         switch.ovs.pause()?;
         Ok(Self { daemon, switch, testbed })
-    }
-
-    /// Runs of the paths through the switch.
-    pub(super) fn bench<'a>(&'a self, plan: &'a Plan) -> Bench<'a> {
-        let Self { daemon, switch, testbed } = self;
-        Bench { plan, testbed, daemon: Some(daemon), directory: &switch.directory, switch: Some(switch) }
     }
 }
 

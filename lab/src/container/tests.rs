@@ -52,7 +52,6 @@ fn good() -> Series {
 #[test]
 fn wrong_plans_are_refused_by_field() {
     plan().check().unwrap();
-    assert_eq!(plan().runs(), 36);
     let cases: [(Plan, &str); 7] = [
         (Plan { loads: Vec::new(), ..plan() }, "a load"),
         (Plan { loads: vec![Load::Idle, Load::Idle], ..plan() }, "load: idle is named twice"),

@@ -9,15 +9,24 @@ use crate::error::LabError;
 use crate::experiment::{Event, Setup, Watch};
 use crate::observers::READY_MAX;
 use crate::receive::Path;
-use crate::remote::hosts::{self, ANSWER_MAX, Clocks, Far, Hosts, SetUp, Side};
+use crate::remote::hosts::{self, ANSWER_MAX, Far, Hosts, Known, SetUp, Side};
 use crate::testbed::{Echo, Half, Testbed};
 use crate::tools::Tools;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::Path as FilePath;
-use std::time::Duration;
 
-/// How long the other machine may take to be quiet.
-const QUIET_MAX: Duration = Duration::from_secs(30);
+/// What the device's machine is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum Question {
+    /// Whether a path is possible there.
+    Check(String),
+    /// Begin a run on a path.
+    Begin { path: String, cycles: u64 },
+    /// End it: the CPU share of the daemon there, and the device's files.
+    End,
+}
 
 /// Where the device is.
 #[derive(Debug)]
@@ -26,24 +35,16 @@ pub(super) enum End {
     There(Box<Far>),
 }
 
-/// Both machines, set up.
-pub(super) struct Apart {
-    pub(super) testbed: Testbed,
-    pub(super) far: Far,
-    pub(super) clocks: Clocks,
-    pub(super) environment: Value,
-}
-
 /// Checks the other host, and sets up both halves of the testbed.
 ///
 /// # Errors
 /// What is missing there or here.
-pub(super) fn begin(hosts: &Hosts, functional: bool) -> Result<Apart, LabError> {
+pub(super) fn begin(hosts: &Hosts, functional: bool) -> Result<(Testbed, Far, Known), LabError> {
     let clocks = hosts.check()?;
     let (far, set_up, environment) = hosts.begin("loop", functional)?;
     let testbed = Testbed::half(Half::A, &hosts.uplinks[0], set_up.number)?;
     testbed.settle_with_echo()?;
-    Ok(Apart { testbed, far, clocks, environment })
+    Ok((testbed, far, Known { clocks, environment }))
 }
 
 impl End {
@@ -51,8 +52,7 @@ impl End {
         match self {
             Self::Here(device) => device.check(path),
             Self::There(far) => {
-                let question = json!({ "check": path.to_string() });
-                far.ask(&question, ANSWER_MAX).map_err(LabError::from)
+                far.ask(&Question::Check(path.to_string()), ANSWER_MAX).map_err(LabError::from)
             }
         }
     }
@@ -60,14 +60,14 @@ impl End {
     pub(super) fn wait_until_quiet(&mut self, watch: &mut Watch<'_>) -> Result<u32, LabError> {
         let Self::There(far) = self else { return Ok(0) };
         watch(Event::Step("waiting for the other host to be quiet"));
-        Ok(far.ask(&json!({ "quiet": null }), QUIET_MAX)?)
+        Ok(far.wait_until_quiet()?)
     }
 
     pub(super) fn begin(&mut self, path: Path, cycles: u64) -> Result<(), LabError> {
         match self {
             Self::Here(device) => device.begin(path, cycles),
             Self::There(far) => {
-                let question = json!({ "begin": { "path": path.to_string(), "cycles": cycles } });
+                let question = Question::Begin { path: path.to_string(), cycles };
                 far.ask(&question, ANSWER_MAX + READY_MAX).map_err(LabError::from)
             }
         }
@@ -79,7 +79,7 @@ impl End {
             Self::Here(device) => return device.end(),
             Self::There(far) => far,
         };
-        let share: Option<f64> = far.ask(&json!({ "end": null }), ANSWER_MAX)?;
+        let share: Option<f64> = far.ask(&Question::End, ANSWER_MAX)?;
         for ending in ["csv", "json"] {
             let name = format!("{NAME}.{ending}");
             let to = directory.join(&name);
@@ -115,18 +115,18 @@ pub fn serve(tools: &Tools) -> Result<(), LabError> {
 }
 
 impl Side for Served {
-    fn answer(&mut self, question: &Value) -> Result<Value, LabError> {
-        let odd = || hosts::not_asked(&question.to_string());
-        let path = |value: &Value| value.as_str().and_then(|text| text.parse::<Path>().ok()).ok_or_else(odd);
-        match hosts::question(question).ok_or_else(odd)? {
-            ("check", value) => self.device.check(path(value)?).map(|()| Value::Null),
-            ("quiet", _) => self.setup.wait_until_quiet(&mut |_| {}).map(|refusals| json!(refusals)),
-            ("begin", value) => {
-                let cycles = value["cycles"].as_u64().ok_or_else(odd)?;
-                self.device.begin(path(&value["path"])?, cycles).map(|()| Value::Null)
-            }
-            ("end", _) => self.device.end().map(|share| json!(share)),
-            _ => Err(odd()),
+    type Question = Question;
+
+    fn answer(&mut self, question: Question) -> Result<Value, LabError> {
+        let read = |path: &str| path.parse::<Path>().map_err(|error| hosts::not_asked(&error.to_string()));
+        match question {
+            Question::Check(path) => self.device.check(read(&path)?).map(|()| Value::Null),
+            Question::Begin { path, cycles } => self.device.begin(read(&path)?, cycles).map(|()| Value::Null),
+            Question::End => self.device.end().map(|share| json!(share)),
         }
+    }
+
+    fn is_timed(&self) -> bool {
+        !self.setup.functional
     }
 }

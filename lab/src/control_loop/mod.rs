@@ -16,17 +16,17 @@ pub mod bars;
 mod device;
 pub mod far;
 
+use crate::carry_out::{Experiment, Measured, Session, Turn, carry_out};
 use crate::container::far::with_keys;
 use crate::container::{LEAD, PRIORITY, Path as Way};
 use crate::daemon::{Daemon, configuration_of, cpu_share, cpu_time_of};
 use crate::error::LabError;
-use crate::exclusive::VOID_RULE;
-use crate::experiment::{Event, Outcome, Setup, Watch, repeat_void};
+use crate::experiment::{Outcome, Setup, Watch};
 use crate::observations::put_disturbance;
 use crate::observers::{MEASURED, Observers, TALK_EXTRA};
 use crate::process::Program;
 use crate::receive::{PAYLOAD_OCTETS, Path, Receiver};
-use crate::remote::hosts::{Clocks, Hosts, outside};
+use crate::remote::hosts::{Hosts, Known, impossible};
 use crate::testbed::{Host, Testbed};
 use device::Device;
 use far::End;
@@ -37,7 +37,7 @@ use ktsn_measure::records::{self, ArrivalRecord, RunRecords, TalkRecord};
 use ktsn_measure::results::{Check, Document, Series};
 use ktsn_measure::series::{Facts, WireSource};
 use ktsn_measure::stats::Statistics;
-use ktsn_time::{Nanos, Tai};
+use ktsn_time::Nanos;
 use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
@@ -73,12 +73,6 @@ impl Plan {
         Path::SHORT_EXPECT,
     ];
 
-    /// How many runs it has.
-    #[must_use]
-    pub fn runs(&self) -> u64 {
-        u64::from(self.rounds) * self.paths.len() as u64
-    }
-
     /// # Errors
     /// [`LabError::Usage`] names what cannot be measured.
     pub fn check(&self) -> Result<(), LabError> {
@@ -109,46 +103,25 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     if plan.paths.iter().any(|path| path.way.is_served() || path.has_far_daemon()) {
         plan.setup.tools.check_daemon()?;
     }
-    let (_lock, directory) = plan.setup.begin(watch)?;
-    let (testbed, mut end, clocks) = set_up(plan, directory.path())?;
-    for &path in plan.paths.iter().filter(|path| path.has_far_daemon()) {
-        end.check(path)?;
-    }
-    let mut bench = Bench { plan, testbed: &testbed, directory: directory.path(), end, checks: Vec::new() };
-    let mut document = Document::new("loop", plan.setup.command.clone());
-    describe(plan, &mut document);
-    let (mut all, mut runs, mut sequence) = (Vec::new(), Vec::new(), 0);
-    for round in 1..=plan.rounds {
-        let refusals = plan.setup.wait_until_quiet(watch)?.saturating_add(bench.end.wait_until_quiet(watch)?);
-        for &path in &plan.paths {
-            watch(Event::Step(&format!("round {round}, {path}")));
-            let ((mut series, run), voided) = repeat_void(&path.to_string(), watch, || {
-                sequence += plan.cycles;
-                bench.run(path, round, sequence - plan.cycles)
-            })?;
-            series.voided_rounds = Some(voided + u64::from(refusals));
-            all.push(series);
-            runs.push(run);
-            watch(Event::Done);
+    let measure = |session: &mut Session<'_>| {
+        let directory = crate::carry_out::directory()?;
+        let directory = directory.path();
+        let (testbed, mut end, known) = set_up(plan, directory)?;
+        for &path in plan.paths.iter().filter(|path| path.has_far_daemon()) {
+            end.check(path)?;
         }
-    }
-    document.add_series(all);
-    document.checks.append(&mut bench.checks);
-    bars::compare(&mut document, &runs);
-    if let (Some(hosts), Some((clocks, environment))) = (&plan.hosts, clocks) {
-        hosts.describe(&clocks, environment, &mut document)?;
-    }
-    Ok(Outcome { document, runs })
+        describe(plan, &mut session.document);
+        let mut loops = Loops { plan, testbed: &testbed, directory, end };
+        session.measure_between(&mut loops, plan.rounds, plan.hosts.as_ref().zip(known))
+    };
+    carry_out(&plan.setup.terms("loop"), watch, measure, bars::compare)
 }
 
-/// The other host's clock and environment.
-type Other = Option<(Clocks, serde_json::Value)>;
-
 /// The testbed, or this machine's half of it, and the device's end.
-fn set_up(plan: &Plan, directory: &FilePath) -> Result<(Testbed, End, Other), LabError> {
+fn set_up(plan: &Plan, directory: &FilePath) -> Result<(Testbed, End, Option<Known>), LabError> {
     if let Some(hosts) = &plan.hosts {
-        let far::Apart { testbed, far, clocks, environment } = far::begin(hosts, plan.setup.functional)?;
-        return Ok((testbed, End::There(Box::new(far)), Some((clocks, environment))));
+        let (testbed, far, known) = far::begin(hosts, plan.setup.functional)?;
+        return Ok((testbed, End::There(Box::new(far)), Some(known)));
     }
     let testbed = Testbed::new()?;
     let device = Device::new(&plan.setup, &testbed.b, &testbed.a, directory.to_owned());
@@ -167,10 +140,7 @@ fn describe(plan: &Plan, document: &mut Document) {
         "period_ns": plan.period.get(),
         "payload_octets": [PAYLOAD_OCTETS],
         "cycles": plan.cycles * u64::from(plan.rounds),
-        "rounds": plan.rounds,
-        "interleaved": true,
         "lead_ns": LEAD.get(),
-        "void_rule": VOID_RULE,
         "latency": "the round trip: from T to the answer in the controller",
         "answer": "sent at once, without a transmit time: the kernel's on every path",
         "placement": if functional {
@@ -181,14 +151,12 @@ fn describe(plan: &Plan, document: &mut Document) {
     }));
 }
 
-/// What all runs share.
-struct Bench<'a> {
+/// Controller and device in their testbed.
+struct Loops<'a> {
     plan: &'a Plan,
     testbed: &'a Testbed,
     directory: &'a FilePath,
     end: End,
-    /// The accounts of both hosts.
-    checks: Vec<Check>,
 }
 
 /// What both ends recorded of a run.
@@ -200,7 +168,7 @@ struct Recorded {
     at_device: Vec<ArrivalRecord>,
 }
 
-impl Bench<'_> {
+impl Loops<'_> {
     fn observers(&self) -> Observers<'_> {
         Observers::new(&self.plan.setup, self.directory)
     }
@@ -242,21 +210,33 @@ impl Bench<'_> {
             _ => program,
         }
     }
+}
 
-    /// Carries one run out. The second value says why the observation, not the path, is at fault, if it is.
-    fn run(
-        &mut self,
-        path: Path,
-        round: u32,
-        first_sequence: u64,
-    ) -> Result<((Series, RunRecords), Option<String>), LabError> {
+impl Experiment for Loops<'_> {
+    type Row = Path;
+    type Extra = ();
+
+    fn rows(&self) -> Vec<Path> {
+        self.plan.paths.clone()
+    }
+
+    fn name(&self, path: &Path) -> String {
+        path.to_string()
+    }
+
+    fn prepare(&mut self, _: &Path, watch: &mut Watch<'_>) -> Result<u32, LabError> {
+        self.end.wait_until_quiet(watch)
+    }
+
+    fn run(&mut self, &path: &Path, turn: &mut Turn<'_>) -> Result<Measured, LabError> {
         let cycles = self.plan.cycles;
         self.observers().forget(&["control", "answers"])?;
         let near = self.daemon(path)?;
         self.end.begin(path, cycles)?;
         let (before, machine, begun) = (cpu_time_of(near.as_ref())?, CpuUse::now(), Instant::now());
         let window = tai_now();
-        let mut controller = self.controller(path, near.as_ref(), first_sequence).start(self.directory)?;
+        let mut controller =
+            self.controller(path, near.as_ref(), turn.number * cycles).start(self.directory)?;
         let period = u64::try_from(self.plan.period.get()).unwrap_or(0);
         controller.wait(Duration::from_nanos(period * cycles) + TALK_EXTRA, MEASURED)?;
         let after = cpu_time_of(near.as_ref())?;
@@ -271,37 +251,20 @@ impl Bench<'_> {
             device: files.json(device::NAME)?,
             at_device: files.records(device::NAME, records::load_arrivals)?,
         };
+        let mut checks = Vec::new();
         if let (Some(hosts), End::There(far)) = (&self.plan.hosts, &self.end) {
-            let odd = untrue(&recorded, [window, tai_now()], hosts.within);
+            let of = |arrival: &ArrivalRecord| [arrival.kernel_at, arrival.received_at].into_iter().flatten();
+            let instants = recorded.at_device.iter().flat_map(of);
+            let odd = impossible([window, tai_now()], hosts.within, instants, []);
             odd.map_or(Ok(()), |problem| Err(far.refuse(problem)))?;
-            self.checks.push(account(path, round, &recorded));
+            checks.push(account(path, turn.round, &recorded));
         }
-        let (run, mut series) = figures(path, round, &recorded);
+        let (run, mut series) = figures(path, turn.round, &recorded);
         series.daemon_cpu_ratio = cpu_share(before, after, elapsed);
         series.far_daemon_cpu_ratio = far_share;
         put_disturbance(&mut series, &machine, &ended);
-        let stepped = recorded.control.clock_stepped.then(|| "a clock was stepped".to_owned());
-        Ok(((series, run), stepped))
+        Ok(Measured { checks, ..Measured::one((series, run), None) })
     }
-}
-
-/// What another machine's device cannot have seen or done, if there is something.
-fn untrue(recorded: &Recorded, run: [Tai; 2], within: Nanos) -> Option<String> {
-    let Recorded { device, at_device, control, .. } = recorded;
-    if device.answered != at_device.len() as u64 {
-        return Some(format!(
-            "it has answered {} requests and has {} records",
-            device.answered,
-            at_device.len()
-        ));
-    }
-    if control.answers > device.answered {
-        return Some(format!(
-            "it has answered {} requests, and {} answers came",
-            device.answered, control.answers
-        ));
-    }
-    outside(at_device, run, within)
 }
 
 /// Where requests and answers of a run between two machines were counted, and where they were lost.

@@ -65,31 +65,11 @@ fn we_are_judged_by_the_deadline_that_flannel_misses_a_tenth_of() {
 }
 
 #[test]
-fn lies_of_another_machine_are_refused() {
-    let honest = || {
-        let mut recorded = recorded(&[Some(100), Some(300), None]);
-        recorded.device = DeviceSummary { answered: 2, ..DeviceSummary::default() };
-        recorded.control.answers = 2;
-        recorded
-    };
-    let (run, within) = ([Tai::ZERO, Tai::from_nanos(3_000_000)], Nanos::from_millis(1));
-    let problem = |change: &dyn Fn(&mut Recorded)| {
-        let mut recorded = honest();
-        change(&mut recorded);
-        untrue(&recorded, run, within)
-    };
-    assert_eq!(problem(&|_| ()), None);
-    let counts = problem(&|recorded| recorded.device.answered = 3).unwrap();
-    assert_eq!(counts, "it has answered 3 requests and has 2 records");
-    let answers = problem(&|recorded| recorded.control.answers = 3).unwrap();
-    assert_eq!(answers, "it has answered 2 requests, and 3 answers came");
-    for at in [Tai::MAX, Tai::from_nanos(4_000_000_000)] {
-        let outside = problem(&|recorded| recorded.at_device[1].received_at = Some(at)).unwrap();
-        assert!(outside.starts_with("its record of frame 1 is of "), "{outside}");
-        let outside = problem(&|recorded| recorded.at_device[0].kernel_at = Some(at)).unwrap();
-        assert!(outside.starts_with("its record of frame 0 is of "), "{outside}");
-    }
-    let account = account(Path::FLANNEL, 1, &honest());
+fn both_hosts_counts_stand_beside_each_other() {
+    let mut recorded = recorded(&[Some(100), Some(300), None]);
+    recorded.device = DeviceSummary { answered: 2, ..DeviceSummary::default() };
+    recorded.control.answers = 2;
+    let account = account(Path::FLANNEL, 1, &recorded);
     assert_eq!(account.reason.unwrap(), "0 sent, 2 arrived at the device, 2 answered, 2 answers arrived");
 }
 

@@ -6,9 +6,6 @@ use crate::testbed::{
     Host, POD_INTERFACE, Testbed, UPLINK, VXLAN_DEVICE, VXLAN_PORT, VXLAN_VNI, namespace_path,
 };
 
-/// Later than this our worker drops a frame; stalls of this machine are shorter.
-pub const OVERRUN_LIMIT: &str = "100ms";
-
 /// The configuration of a ktsnd on host A that serves pod A.
 #[must_use]
 pub fn configuration(testbed: &Testbed) -> String {
@@ -31,7 +28,7 @@ pub fn configuration_into_switch(testbed: &Testbed, socket: &std::path::Path) ->
     let Testbed { a, b } = testbed;
     format!(
         "{port}adapter = \"af_packet\"\n\n[[attachment]]\nname = \"{ATTACHMENT}\"\nnetns = \"{netns}\"\n\
-         interface = \"{POD_INTERFACE}\"\nuplink = \"{UPLINK}\"\nlate = \"send\"\noverrun_limit = \"{OVERRUN_LIMIT}\"\n\
+         interface = \"{POD_INTERFACE}\"\nuplink = \"{UPLINK}\"\nlate = \"send\"\n\
          destinations = [\"{destinations}\"]\negress = \"vhost-user\"\nvhost_socket = \"{socket}\"\nallow_policy_bypass = true\n",
         port = without_attachment(),
         netns = namespace_path(&a.pod_namespace),
@@ -52,7 +49,7 @@ pub fn attachment_of(a: &Host, b: &Host, name: &str, pod_namespace: &str) -> Str
     format!(
         "[[attachment]]\nname = \"{name}\"\n\
          netns = \"{netns}\"\ninterface = \"{POD_INTERFACE}\"\nuplink = \"{UPLINK}\"\n\
-         late = \"send\"\noverrun_limit = \"{OVERRUN_LIMIT}\"\noverlay = {{ vxlan = {{ mode = \"routed\", vni = {VXLAN_VNI}, port = {VXLAN_PORT}, local = \"{local}\", \
+         late = \"send\"\noverlay = {{ vxlan = {{ mode = \"routed\", vni = {VXLAN_VNI}, port = {VXLAN_PORT}, local = \"{local}\", \
          device = \"{VXLAN_DEVICE}\", peers = [ {{ prefix = \"{prefix}\", vtep = \"{vtep}\", mac = \"{mac}\" }} ] }} }}\n",
         netns = namespace_path(pod_namespace),
         local = a.address,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The remote host on another machine, as the first host sees it; runs with it.
 //!
-//! In: the two hosts, what is sent. Out: [`Carried`], as of a run on one machine. What the other machine says is held against what is known
-//! here ([`untrue`], [`too_early`]).
+//! In: the two hosts, what is sent. Out: [`Carried`], as of a run on one machine. The clocks of both machines are held against each
+//! other ([`impossible`]).
 //!
 //! ```text
 //!  here:   CPU 0: the stand-in (FIFO) or the guest, the samples of the host      CPU 1: a switch
@@ -20,16 +20,14 @@ use super::judge::FOLLOWING;
 use super::one_run::{Carried, LINGER, SAMPLE, What, placed};
 use super::path::{Direction, Path};
 use super::task::{Answer, Task};
-use super::traffic::{self, Order};
-use super::untrue::{too_early, untrue};
+use super::traffic::{self, Order, Receiving, Sending, SentFrame};
 use super::windows::Gates;
 use crate::error::LabError;
-use crate::remote::hosts::{ANSWER_MAX, Clocks, Far, Hosts};
+use crate::remote::hosts::{ANSWER_MAX, Far, Hosts, Known, Passage, impossible};
 use crate::remote::no_json;
 use ktsn_measure::clock::{RealTime, StampClock, stop_requested, tai_now};
 use ktsn_time::{Nanos, Tai};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use std::path::PathBuf;
@@ -39,8 +37,6 @@ use std::time::{Duration, Instant};
 
 /// From the question to the first frame, at the first try; each further one has twice as much.
 const START_AHEAD: Nanos = Nanos::from_millis(250);
-/// How long the other machine may take to be quiet.
-const QUIET_MAX: Duration = Duration::from_secs(30);
 /// What the names of the other machine's counters begin with.
 pub(super) const ORIGIN: &str = "remote";
 
@@ -69,11 +65,11 @@ impl There {
         hosts: &Hosts,
         functional: bool,
         directory: &FilePath,
-    ) -> Result<(Self, Clocks, Value), LabError> {
+    ) -> Result<(Self, Known), LabError> {
         let clocks = hosts.check()?;
         let (far, _, environment) = hosts.begin("datapaths", functional)?;
         let there = Self { far, hosts: hosts.clone(), directory: directory.to_owned() };
-        Ok((there, clocks, environment))
+        Ok((there, Known { clocks, environment }))
     }
 
     /// This machine's device that leads to it.
@@ -86,7 +82,7 @@ impl There {
     }
 
     fn ask<T: DeserializeOwned>(&mut self, question: &Question, beside: Duration) -> Result<T, LabError> {
-        Ok(self.far.ask(&json!(question), ANSWER_MAX + beside)?)
+        Ok(self.far.ask(question, ANSWER_MAX + beside)?)
     }
 
     /// # Errors
@@ -100,7 +96,7 @@ impl There {
     /// # Errors
     /// The connection's.
     pub(super) fn wait_until_quiet(&mut self) -> Result<u32, LabError> {
-        self.ask(&Question::Quiet, QUIET_MAX)
+        Ok(self.far.wait_until_quiet()?)
     }
 
     /// Sends frames that are not measured until one has arrived at both ends.
@@ -186,7 +182,8 @@ impl There {
         let samples: Vec<Sample> =
             serde_json::from_str(&samples).map_err(|error| refuse(no_json("samples", &error)))?;
         let cpu = i64::try_from(cpu_ns).map_err(|_| refuse(format!("its end took {cpu_ns} ns of a CPU")))?;
-        untrue(task, &answer, &samples, [begun, tai_now()], self.hosts.within)
+        let instants = instants_of(&answer).chain(samples.iter().map(Sample::at));
+        impossible([begun, tai_now()], self.hosts.within, instants, [])
             .map_or(Ok(()), |problem| Err(refuse(problem)))?;
         Ok(Seen { answer, samples, cpu: Nanos::new(cpu) })
     }
@@ -203,7 +200,7 @@ impl There {
             return Ok(());
         }
         let may_differ = Nanos::new(self.hosts.within.get().saturating_add(bound.get()));
-        too_early(sending, receiving, may_differ)
+        impossible([Tai::ZERO, Tai::MAX], may_differ, [], passages(sending, receiving, may_differ))
             .map_or(Ok(()), |problem| Err(self.far.refuse(problem).into()))
     }
 
@@ -216,6 +213,29 @@ impl There {
         let octets = std::fs::read(&to).map_err(LabError::file(&to))?;
         String::from_utf8(octets).map_err(|error| self.far.refuse(format!("its file {name}: {error}")).into())
     }
+}
+
+/// The instants by the other machine's clock.
+fn instants_of(Answer { sending, receiving, .. }: &Answer) -> impl Iterator<Item = Tai> {
+    let sent =
+        sending.frames.iter().map(|frame| [Some(frame.called_at), Some(frame.returned_at), frame.stamp]);
+    let arrived = receiving.arrivals.iter().map(|arrival| [Some(arrival.received_at), arrival.stamp, None]);
+    sent.chain(arrived).flatten().flatten()
+}
+
+/// The frames of a run that arrived. A frame of another run has no latency.
+fn passages(sending: &Sending, receiving: &Receiving, early_max: Nanos) -> impl Iterator<Item = Passage> {
+    let frames: BTreeMap<u64, &SentFrame> =
+        sending.frames.iter().map(|frame| (frame.sequence, frame)).collect();
+    receiving.arrivals.iter().filter_map(move |arrival| {
+        let frame = frames.get(&arrival.sequence).filter(|frame| frame.called_at == arrival.called_at)?;
+        Some(Passage {
+            sequence: frame.sequence,
+            sent: frame.stamp.unwrap_or(frame.called_at),
+            arrived: arrival.stamp.map_or(arrival.received_at, |stamp| stamp.min(arrival.received_at)),
+            early_max,
+        })
+    })
 }
 
 /// Carries a run out between the stand-in and the other machine.
@@ -350,4 +370,42 @@ pub(super) fn with_guest(guest: &mut Guest, there: &mut There, what: What) -> Re
         stepped: answer.stepped || seen.answer.stepped,
         guest_clock: Some((answer.clock, answer.clock_bound)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::traffic::Arrival;
+    use super::*;
+
+    #[test]
+    fn a_frame_passes_from_its_stamp_to_its_first_instant_there() {
+        let at = Tai::from_nanos;
+        let sent =
+            |stamp| SentFrame { sequence: 1, due: at(10), called_at: at(20), returned_at: at(40), stamp };
+        let got = |called_at, stamp| Arrival {
+            sequence: 1,
+            called_at,
+            stamp,
+            received_at: at(90),
+            gap: Nanos::ZERO,
+        };
+        let passed = |frame: SentFrame, arrival: Arrival| {
+            let sending = Sending { frames: vec![frame], ..Sending::default() };
+            let receiving = Receiving { arrivals: vec![arrival], ..Receiving::default() };
+            passages(&sending, &receiving, Nanos::new(5))
+                .map(|one| (one.sent.as_nanos(), one.arrived.as_nanos()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(passed(sent(Some(at(30))), got(at(20), Some(at(80)))), [(30, 80)]);
+        assert_eq!(passed(sent(None), got(at(20), None)), [(20, 90)]);
+        assert_eq!(passed(sent(None), got(at(20), Some(at(95)))), [(20, 90)]);
+        assert_eq!(passed(sent(None), got(at(21), None)), []);
+        let answer = Answer {
+            sending: Sending { frames: vec![sent(Some(at(30)))], ..Sending::default() },
+            receiving: Receiving { arrivals: vec![got(at(20), None)], ..Receiving::default() },
+            ..Answer::default()
+        };
+        let instants: Vec<u64> = instants_of(&answer).map(|at| at.as_nanos()).collect();
+        assert_eq!(instants, [20, 40, 30, 90]);
+    }
 }

@@ -25,25 +25,6 @@ pub const FAR: &str = "far0";
 pub const TAP: &str = "vm0";
 /// One queue: an AF_XDP port reads one.
 const ONE_QUEUE: &str = "numtxqueues 1 numrxqueues 1";
-/// The kernel's limit for the name of a device, without its zero.
-const NAME_OCTETS_MAX: usize = 15;
-
-/// Refuses a device name that the kernel would refuse or cut.
-///
-/// # Errors
-/// [`LabError::Usage`].
-pub fn check_name(name: &str) -> Result<(), LabError> {
-    let is_odd = |letter: char| letter.is_whitespace() || letter == '/' || letter == ':';
-    if name.is_empty() || name.len() > NAME_OCTETS_MAX || name.contains(is_odd) || name == "." || name == ".."
-    {
-        return Err(LabError::Usage(format!(
-            "the device name {name:?} has {} octets; expected 1 to {NAME_OCTETS_MAX}, without blanks, '/' and ':'",
-            name.len()
-        )));
-    }
-    Ok(())
-}
-
 /// A namespace without neighbour discovery.
 fn make(namespace: &str) -> Result<(), LabError> {
     run(None, &format!("ip netns add {namespace}"))?;
@@ -248,18 +229,6 @@ impl Drop for Bed {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_that_the_kernel_would_cut_is_refused() {
-        for name in ["vm0", "exactly15octets"] {
-            check_name(name).unwrap();
-        }
-        for name in ["", "sixteen-octets-x", "a b", "a/b", "a:b", ".", ".."] {
-            let error = check_name(name).unwrap_err();
-            assert_eq!(error.exit_status(), 2, "{error}");
-            assert!(error.to_string().contains(&format!("{name:?} has {} octets", name.len())), "{error}");
-        }
-    }
 
     #[test]
     fn drops_of_sockets_are_read_by_device() {

@@ -2,9 +2,9 @@
 //! The kernel's bridge. In: a namespace, names of devices in it. Out: a bridge of these devices that forwards at once. It ends with the
 //! namespace.
 
-use super::bed::check_name;
 use crate::command::run;
 use crate::error::LabError;
+use crate::testbed::check_name;
 
 /// Makes a bridge without spanning tree, and makes the devices its ports; all of them are up afterwards.
 ///

@@ -5,7 +5,7 @@
 //! through which frames have passed both ways. Everything ends with the value, in the order of its fields.
 
 use super::apart::There;
-use super::bed::{Bed, FAR, TAP, UPLINK, check_name};
+use super::bed::{Bed, FAR, TAP, UPLINK};
 use super::endpoint::{Endpoint, Packet, Tap};
 use super::frame::{self, GUEST_MAC, Kind, REMOTE_MAC, text};
 use super::guest::{Guest, Guests, Wire};
@@ -16,6 +16,7 @@ use crate::command::run;
 use crate::error::LabError;
 use crate::ovs::{self, Ovs, Polling};
 use crate::sys;
+use crate::testbed::check_name;
 use crate::tools::Tools;
 use crate::vm::{self, Accelerator, Opened};
 use ktsn_measure::clock::{RealTime, stop_requested};
@@ -93,18 +94,11 @@ enum Parts {
     Switch(Box<Ovs>),
 }
 
-/// Where the remote host is.
-pub(super) enum Remote<'a> {
-    /// A namespace of this machine: its end.
-    Here(Endpoint),
-    /// Another machine.
-    There(&'a mut There),
-}
-
 /// A datapath that stands. Fields end in this order.
-pub(crate) struct Datapath<'a> {
+pub(crate) struct Datapath {
     pub(super) near: Near,
-    pub(super) remote: Remote<'a>,
+    /// The remote host's end; `None`: it is on another machine.
+    pub(super) remote: Option<Endpoint>,
     parts: Parts,
     bed: Bed,
     path: Path,
@@ -140,7 +134,7 @@ fn no_vfio(driver: &FilePath) -> String {
     }
 }
 
-impl<'a> Datapath<'a> {
+impl Datapath {
     /// Sets the path up and passes a frame through it both ways. `directory` is for sockets; `there`: the remote host, if that is another
     /// machine.
     ///
@@ -151,10 +145,10 @@ impl<'a> Datapath<'a> {
         with: With<'_>,
         placement: Placement,
         directory: &FilePath,
-        there: Option<&'a mut There>,
+        there: Option<&mut There>,
     ) -> Result<Self, LabError> {
         check_name(TAP)?;
-        let (bed, remote) = place(path, there)?;
+        let (bed, remote) = place(path, there.as_deref())?;
         let (near, parts) = match path {
             Path::Vfio => {
                 let what = missing(path, false).unwrap_or_default();
@@ -185,8 +179,8 @@ impl<'a> Datapath<'a> {
         if let Near::Guest(guest) = &mut datapath.near {
             guest.wait_until_ready()?;
         }
-        match (&mut datapath.near, &mut datapath.remote) {
-            (near, Remote::There(there)) => {
+        match (&mut datapath.near, there) {
+            (near, Some(there)) => {
                 let tried = there.try_out(near, path);
                 // A switch that has ended explains why nothing passed.
                 datapath.check()?;
@@ -206,23 +200,12 @@ impl<'a> Datapath<'a> {
         &mut self,
         direction: Direction,
     ) -> Option<(&mut Endpoint, Option<&mut Endpoint>)> {
-        let Remote::Here(remote) = &mut self.remote else { return None };
+        let Some(remote) = &mut self.remote else { return None };
         Some(match (&mut self.near, direction) {
             (Near::Guest(_), _) => (remote, None),
             (Near::StandIn(near), Direction::Egress) => (near, Some(remote)),
             (Near::StandIn(near), Direction::Ingress) => (remote, Some(near)),
         })
-    }
-
-    /// Waits until the remote host is quiet, if it is another machine; how often it was not.
-    ///
-    /// # Errors
-    /// The connection's.
-    pub(super) fn wait_until_quiet(&mut self) -> Result<u32, LabError> {
-        match &mut self.remote {
-            Remote::Here(_) => Ok(0),
-            Remote::There(there) => there.wait_until_quiet(),
-        }
     }
 
     /// How the instructions of the guest run, if there is one.
@@ -240,9 +223,9 @@ impl<'a> Datapath<'a> {
     pub(super) fn receiver_drops(&self, direction: Direction) -> Result<u64, LabError> {
         let drops = match (direction, &self.near) {
             (Direction::Egress, _) => match &self.remote {
-                Remote::Here(remote) => remote.drops(),
+                Some(remote) => remote.drops(),
                 // The other machine says it.
-                Remote::There(_) => Ok(0),
+                None => Ok(0),
             },
             (Direction::Ingress, Near::StandIn(near)) => near.drops(),
             // The guest says it.
@@ -373,17 +356,17 @@ pub(super) fn has_trial(end: &mut Endpoint) -> Result<bool, LabError> {
 }
 
 /// The place of a path, with the remote host's end.
-fn place(path: Path, there: Option<&mut There>) -> Result<(Bed, Remote<'_>), LabError> {
+fn place(path: Path, there: Option<&There>) -> Result<(Bed, Option<Endpoint>), LabError> {
     if let Some(there) = there {
         // A macvtap is on the machine's device itself.
         let bed = Bed::half(there.uplink(), path != Path::Macvtap)?;
-        return Ok((bed, Remote::There(there)));
+        return Ok((bed, None));
     }
     let bed = Bed::new()?;
     let remote = bed.remote.as_deref().unwrap_or_default();
     let index = Bed::index(remote, FAR)?;
     let end = sys::within(remote, || Packet::open(index))?;
-    Ok((bed, Remote::Here(Endpoint::Packet(end))))
+    Ok((bed, Some(Endpoint::Packet(end))))
 }
 
 fn open_tap(bed: &Bed, offloads: bool) -> Result<Tap, LabError> {

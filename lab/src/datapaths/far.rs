@@ -15,7 +15,7 @@ use super::task::{Answer, Task};
 use super::traffic::{self, Order};
 use super::windows::{Gates, INTERVAL};
 use crate::error::LabError;
-use crate::exclusive::{check_machine, wait_until_quiet};
+use crate::exclusive::check_machine;
 use crate::remote::hosts::{self, SetUp, Side};
 use crate::sys;
 use ktsn_measure::clock::{RealTime, StampClock, stop_requested, tai_now};
@@ -57,8 +57,6 @@ pub(super) enum Question {
     Begin(Task),
     /// End it: [`Ended`], and the files.
     End,
-    /// Wait until this machine is quiet: how often it was not.
-    Quiet,
 }
 
 /// A run has ended.
@@ -109,9 +107,9 @@ pub fn serve() -> Result<(), LabError> {
 }
 
 impl Side for Served {
-    fn answer(&mut self, question: &Value) -> Result<Value, LabError> {
-        let question =
-            Question::deserialize(question).map_err(|error| hosts::not_asked(&error.to_string()))?;
+    type Question = Question;
+
+    fn answer(&mut self, question: Question) -> Result<Value, LabError> {
         match question {
             Question::Forget => self.idle().and_then(has_trial).map(|_| Value::Null),
             Question::Try => self.idle().and_then(trial).map(|arrived| json!(arrived)),
@@ -122,9 +120,11 @@ impl Side for Served {
             }
             Question::Begin(task) => self.begin(task).map(|()| Value::Null),
             Question::End => self.end().map(|ended| json!(ended)),
-            Question::Quiet if self.functional => Ok(json!(0)),
-            Question::Quiet => wait_until_quiet(|_| {}).map(|refusals| json!(refusals)),
         }
+    }
+
+    fn is_timed(&self) -> bool {
+        !self.functional
     }
 }
 
@@ -267,7 +267,7 @@ mod tests {
         let (direction, load) = (Direction::Egress, Load::Udp);
         let task = Task { number: 2, first: Tai::from_nanos(7), direction, load, frames: 60 };
         let (one, other) = (Question::Task(task), Question::Begin(task));
-        for question in [Question::Forget, Question::Try, one, other, Question::End, Question::Quiet] {
+        for question in [Question::Forget, Question::Try, one, other, Question::End] {
             assert_eq!(Question::deserialize(&json!(question)).unwrap(), question);
         }
         for odd in [json!("run"), json!({ "try": 1 }), json!({ "begin": null }), json!(null)] {

@@ -156,7 +156,7 @@ impl Guest {
                 time_server: String::new(),
                 directory: PathBuf::from("/root"),
                 bring: Vec::new(),
-                program: ["ktsn", "vm", "station", DEVICE].map(Into::into).into(),
+                program: ["ktsn-bench", "vm", "station", DEVICE].map(Into::into).into(),
             },
             tools: tools.clone(),
             boot_within: guests.boot_within,

@@ -4,10 +4,10 @@
 //! The node that the kernel makes in `/dev` is named by the index of the device, and several namespaces have devices of one index. So
 //! it is not used: a node of the same numbers is made in a directory of its own, opened, and removed.
 
-use super::bed::check_name;
 use crate::command::run;
 use crate::error::LabError;
 use crate::sys;
+use crate::testbed::check_name;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub fn set_up(namespace: &str, uplink: &str, name: &str, mac: &str) -> Result<Fi
     run(None, &line)?;
     run(None, &format!("ip -n {namespace} link set {name} up"))?;
     let (major, minor) = numbers(namespace, name)?;
-    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
+    let directory = crate::carry_out::directory()?;
     open(directory.path(), major, minor)
 }
 

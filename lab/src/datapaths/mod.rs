@@ -32,7 +32,6 @@ mod station;
 pub mod switch;
 mod task;
 mod traffic;
-mod untrue;
 mod windows;
 pub mod xdp;
 
@@ -42,16 +41,16 @@ mod sys;
 pub use guest::Guests;
 pub use station::serve;
 
+use crate::carry_out::{Experiment, Measured, Session, Turn, carry_out};
 use crate::error::LabError;
-use crate::exclusive::VOID_RULE;
-use crate::experiment::{Event, Outcome, Setup, Watch, none_twice, repeat_void};
+use crate::experiment::{Outcome, Setup, Watch, none_twice};
 use crate::ovs::Polling;
 use crate::remote::hosts::Hosts;
 use crate::testbed::check_rights;
 use apart::There;
 use datapath::{Datapath, Placement, With};
 use judge::{Label, Run};
-use ktsn_measure::clock::{RealTime, stop_requested};
+use ktsn_measure::clock::RealTime;
 use ktsn_measure::datapaths::{Account, PARAMETER, PUBLISHED_SECONDS, SpikeCount, spikes, stable};
 use ktsn_measure::results::{Check, Document};
 use ktsn_time::{Nanos, Tai};
@@ -93,15 +92,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How many runs there are.
-    #[must_use]
-    pub const fn runs(&self) -> u64 {
-        self.paths.len() as u64
-            * self.ends.each().len() as u64
-            * (self.directions.len() * self.loads.len()) as u64
-            * self.rounds as u64
-    }
-
     /// Seconds of traffic for a row.
     fn seconds(&self) -> f64 {
         (self.frames * u64::from(self.rounds)) as f64 * INTERVAL.get() as f64 / 1e9
@@ -213,101 +203,114 @@ impl Plan {
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     plan.check()?;
     check_rights()?;
-    let (_lock, directory) = plan.setup.begin(watch)?;
-    let mut other = match &plan.hosts {
-        Some(hosts) => Some((hosts, There::begin(hosts, plan.setup.functional, directory.path())?)),
-        None => None,
+    let measure = |session: &mut Session<'_>| {
+        let directory = crate::carry_out::directory()?;
+        let directory = directory.path();
+        describe(plan, &mut session.document)?;
+        let begin = |hosts| There::begin(hosts, plan.setup.functional, directory);
+        let (there, known) = plan.hosts.as_ref().map(begin).transpose()?.unzip();
+        let mut turns = Turns { plan, directory, there, stands: None };
+        session.measure_between(&mut turns, plan.rounds, plan.hosts.as_ref().zip(known))
     };
-    let mut document = Document::new("datapaths", plan.setup.command.clone());
-    let mut skipped: Vec<(String, String)> = Vec::new();
-    let mut runs: Vec<Run> = Vec::new();
-    let rows: Vec<(Path, End)> =
-        plan.ends.each().iter().flat_map(|&end| plan.paths.iter().map(move |&path| (path, end))).collect();
-    for &(path, end) in &rows {
-        let no_guests = plan.guests.as_ref().err().filter(|_| end == End::Guest).cloned();
-        skipped.extend(
-            no_guests
-                .or_else(|| datapath::missing(path, plan.hosts.is_some()))
-                .map(|reason| (named(path, end), reason)),
-        );
-    }
-    for round in 1..=plan.rounds {
-        for &(path, end) in &rows {
-            let name = named(path, end);
-            if skipped.iter().any(|(other, _)| *other == name) {
-                continue;
+    carry_out(&plan.setup.terms("datapaths"), watch, measure, |document, _| bars::compare(document))
+}
+
+/// The datapaths, of which one stands at a time.
+struct Turns<'a> {
+    plan: &'a Plan,
+    directory: &'a FilePath,
+    there: Option<There>,
+    stands: Option<(Path, End, Datapath)>,
+}
+
+/// What one run has.
+#[derive(Clone, Copy)]
+struct Row {
+    path: Path,
+    end: End,
+    direction: Direction,
+    load: Load,
+}
+
+impl Turns<'_> {
+    /// The row's datapath, set up if another one stands.
+    fn stand(&mut self, Row { path, end, .. }: Row) -> Result<(&mut Datapath, Option<&mut There>), LabError> {
+        let Self { plan, there, .. } = self;
+        let datapath = match self.stands.take() {
+            Some((stands, at, datapath)) if (stands, at) == (path, end) => datapath,
+            other => {
+                drop(other);
+                let with = match (end, &plan.guests) {
+                    (End::Guest, Ok(guests)) => With::Guest(guests, &plan.setup.tools),
+                    _ => With::StandIn,
+                };
+                Datapath::set_up(path, with, plan.placement(end), self.directory, there.as_mut())?
             }
-            watch(Event::Step(&format!("round {round} of {}: {name}", plan.rounds)));
-            let there = other.as_mut().map(|(_, (there, ..))| there);
-            match turn(plan, (path, end), there, round, directory.path(), watch) {
-                Ok(of_path) => runs.extend(of_path),
-                // What this machine cannot do it cannot do in the first round.
-                Err(LabError::Impossible { what, remedy }) if round == 1 => {
-                    skipped.push((name, format!("{what}; remedy: {remedy}")));
+        };
+        let (.., datapath) = self.stands.insert((path, end, datapath));
+        Ok((datapath, there.as_mut()))
+    }
+}
+
+impl Experiment for Turns<'_> {
+    type Row = Row;
+    type Extra = Run;
+
+    /// One path's rows stand together, because it is set up for them.
+    fn rows(&self) -> Vec<Row> {
+        let Plan { paths, directions, loads, ends, .. } = self.plan;
+        let mut rows = Vec::new();
+        for &end in ends.each() {
+            for &path in paths {
+                for &direction in directions {
+                    rows.extend(loads.iter().map(|&load| Row { path, end, direction, load }));
                 }
-                Err(error) => return Err(error),
             }
         }
+        rows
     }
-    if let (true, Some((name, reason))) = (runs.is_empty(), skipped.first()) {
-        let (what, remedy) = reason.split_once("; remedy: ").unwrap_or((reason, "another path"));
-        return Err(LabError::Impossible { what: format!("{name}: {what}"), remedy: remedy.to_owned() });
+
+    fn name(&self, row: &Row) -> String {
+        format!("{} {}", self.subject(row), path::row(row.direction, row.load))
     }
-    describe(plan, &runs, &mut document)?;
-    document.checks.extend(skipped.into_iter().map(|(name, reason)| Check::skipped(name, reason)));
-    document.checks.extend(clocks(&runs));
-    document.add_series(runs.iter().map(|run| run.series.clone()));
-    if let Some((hosts, (_, clocks, environment))) = other {
-        hosts.describe(&clocks, environment, &mut document)?;
+
+    fn subject(&self, row: &Row) -> String {
+        named(row.path, row.end)
     }
-    bars::compare(&mut document);
-    Ok(Outcome { document, runs: runs.into_iter().map(|run| run.records).collect() })
+
+    fn missing(&self, row: &Row) -> Option<String> {
+        let no_guests = self.plan.guests.as_ref().err().filter(|_| row.end == End::Guest).cloned();
+        no_guests.or_else(|| datapath::missing(row.path, self.there.is_some()))
+    }
+
+    fn prepare(&mut self, &row: &Row, _: &mut Watch<'_>) -> Result<u32, LabError> {
+        let (_, there) = self.stand(row)?;
+        there.map_or(Ok(0), There::wait_until_quiet)
+    }
+
+    fn run(&mut self, &row: &Row, turn: &mut Turn<'_>) -> Result<Measured<Run>, LabError> {
+        let Row { path, end, direction, load } = row;
+        let (frames, ends) = (self.plan.frames, self.plan.placement(end).ends);
+        let (datapath, there) = self.stand(row)?;
+        let seen = one_run::run(datapath, there, What { direction, load, frames }, ends)?;
+        let (accelerator, row) = (datapath.accelerator(), path::row(direction, load));
+        let label =
+            Label { path, end, accelerator, direction, row: &row, round: turn.round, intended: frames };
+        let mut run = judge::judge(&label, &seen);
+        let records = std::mem::take(&mut run.records);
+        Ok(Measured::one((run.series.clone(), records), judge::fault(&seen, direction)).with(run))
+    }
+
+    fn conclude(&mut self, runs: Vec<Run>, document: &mut Document) -> Result<(), LabError> {
+        document.parameters.insert(PARAMETER.to_owned(), serde_json::json!(account(self.plan, &runs)));
+        document.checks.extend(clocks(&runs));
+        Ok(())
+    }
 }
 
-/// One path's turn in a round: set up, measured in all directions and loads, removed.
-fn turn(
-    plan: &Plan,
-    (path, end): (Path, End),
-    there: Option<&mut There>,
-    round: u32,
-    directory: &FilePath,
-    watch: &mut Watch<'_>,
-) -> Result<Vec<Run>, LabError> {
-    let with = match (end, &plan.guests) {
-        (End::Guest, Ok(guests)) => With::Guest(guests, &plan.setup.tools),
-        _ => With::StandIn,
-    };
-    let placement = plan.placement(end);
-    let mut datapath = Datapath::set_up(path, with, placement, directory, there)?;
-    let accelerator = datapath.accelerator();
-    let mut runs = Vec::new();
-    for (&direction, &load) in
-        plan.directions.iter().flat_map(|d| plan.loads.iter().map(move |load| (d, load)))
-    {
-        let row = path::row(direction, load);
-        let name = format!("{} {row}", named(path, end));
-        let refusals = plan.setup.wait_until_quiet(watch)?.saturating_add(datapath.wait_until_quiet()?);
-        watch(Event::Step(&format!("round {round} of {}: {name}", plan.rounds)));
-        let label = Label { path, end, accelerator, direction, row: &row, round, intended: plan.frames };
-        let what = What { direction, load, frames: plan.frames };
-        let (mut run, voided) = repeat_void(&name, watch, || {
-            let seen = one_run::run(&mut datapath, what, placement.ends)?;
-            Ok((judge::judge(&label, &seen), judge::fault(&seen, direction)))
-        })?;
-        if stop_requested() {
-            return Err(LabError::Stopped);
-        }
-        run.series.voided_rounds = Some(voided + u64::from(refusals));
-        runs.push(run);
-        watch(Event::Done);
-    }
-    Ok(runs)
-}
-
-/// What the experiment was asked to do, how it places its threads, and what it says beside its series.
-fn describe(plan: &Plan, runs: &[Run], document: &mut Document) -> Result<(), LabError> {
-    let has = |end: End| plan.ends.each().contains(&end);
-    let account = Account {
+/// What the document says beside its series.
+fn account(plan: &Plan, runs: &[Run]) -> Account {
+    Account {
         scale: plan.seconds() / PUBLISHED_SECONDS,
         stable_rule: stable::RULE.to_owned(),
         spike_rule: spikes::RULE.to_owned(),
@@ -315,14 +318,16 @@ fn describe(plan: &Plan, runs: &[Run], document: &mut Document) -> Result<(), La
         stable_parts: runs.iter().filter_map(|run| run.stable.clone()).collect(),
         spikes: counted(runs),
         greatest: runs.iter().flat_map(|run| run.greatest.clone()).collect(),
-    };
+    }
+}
+
+/// What the experiment was asked to do, how it places its threads.
+fn describe(plan: &Plan, document: &mut Document) -> Result<(), LabError> {
+    let has = |end: End| plan.ends.each().contains(&end);
     document.set_parameters(&serde_json::json!({
-        PARAMETER: account,
         "gate_schedule_of_sender": windows::Gates::from(Tai::ZERO)?.shown(),
         "interval_ns": INTERVAL.get(),
         "frames": plan.frames * u64::from(plan.rounds),
-        "rounds": plan.rounds,
-        "interleaved": true,
         "endpoints": plan.ends.word(),
         "accelerator": plan.guests.as_ref().ok().filter(|_| has(End::Guest)).map(|guests| guests.choice.accelerator.to_string()),
         "accelerator_reason": plan.guests.as_ref().ok().filter(|_| has(End::Guest)).map(|guests| guests.choice.reason.clone()),
@@ -340,7 +345,6 @@ fn describe(plan: &Plan, runs: &[Run], document: &mut Document) -> Result<(), La
         "wire_at": "egress: the kernel's receive stamp of the remote host's device; ingress: the stand-in's clock right after its read, or \
                     the receive stamp of the guest's kernel",
         "guest_clock": "follows the host's through shared memory (vPTP); a run in which it does not is void",
-        "void_rule": VOID_RULE,
         "sharing": plan.hosts.is_none().then(|| plan.sharing.word()),
         "placement": has(End::StandIn).then(|| plan.placement_in_words(End::StandIn)),
         "placement_of_guests": has(End::Guest).then(|| plan.placement_in_words(End::Guest)),

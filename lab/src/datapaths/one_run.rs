@@ -6,8 +6,8 @@
 //!  together:  CPU 0: sender (FIFO 41), receiver (FIFO 40), samples    CPU 1: a switch
 //! ```
 
-use super::apart;
-use super::datapath::{Datapath, Near, Remote};
+use super::apart::{self, There};
+use super::datapath::{Datapath, Near};
 use super::endpoint::Endpoint;
 use super::guest_run;
 use super::host::{Sample, own_thread};
@@ -92,7 +92,8 @@ pub(super) fn placed<T>(
 /// # Errors
 /// An end's, or a part of the datapath has ended.
 pub(super) fn run(
-    datapath: &mut Datapath<'_>,
+    datapath: &mut Datapath,
+    there: Option<&mut There>,
     what: What,
     ends: Option<[RealTime; 2]>,
 ) -> Result<Seen, LabError> {
@@ -102,13 +103,13 @@ pub(super) fn run(
     datapath.receiver_drops(what.direction)?;
     let begun = CpuUse::now();
     let Datapath { near, remote, .. } = datapath;
-    let carried = match (near, remote) {
-        (Near::StandIn(near), Remote::Here(remote)) => carry_out(near, remote, what, ends, &stamps),
-        (Near::Guest(guest), Remote::Here(remote)) => {
-            guest_run::carry_out(guest, remote, what, ends, &stamps)
-        }
-        (Near::StandIn(near), Remote::There(there)) => apart::carry_out(near, there, what, ends, &stamps),
-        (Near::Guest(guest), Remote::There(there)) => apart::with_guest(guest, there, what),
+    let mut there = there;
+    let carried = match (near, remote, there.as_deref_mut()) {
+        (Near::StandIn(near), Some(remote), _) => carry_out(near, remote, what, ends, &stamps),
+        (Near::Guest(guest), Some(remote), _) => guest_run::carry_out(guest, remote, what, ends, &stamps),
+        (Near::StandIn(near), None, Some(there)) => apart::carry_out(near, there, what, ends, &stamps),
+        (Near::Guest(guest), None, Some(there)) => apart::with_guest(guest, there, what),
+        (_, None, None) => Err(LabError::Usage("the datapath has no end at the remote host".to_owned())),
     };
     let ended = CpuUse::now();
     // A switch that has ended explains why an end failed, or why nothing arrived.
@@ -122,7 +123,7 @@ pub(super) fn run(
     drops.append(&mut carried.drops);
     drops.retain(|_, count| *count > 0);
     let stepped = carried.stepped || stamps.stepped(&StampClock::now());
-    if let (Remote::There(there), false) = (&datapath.remote, stepped) {
+    if let (Some(there), false) = (there, stepped) {
         there.check_clocks(&carried)?;
     }
     Ok(Seen { carried, drops, stepped, machine: (begun, ended) })

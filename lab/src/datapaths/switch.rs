@@ -3,10 +3,10 @@
 //! with a bridge, whose stations are pinned to their ports; a vhost-user connection where that is the guest's port. Everything ends with the
 //! value.
 
-use super::bed::check_name;
 use crate::command::output;
 use crate::error::LabError;
 use crate::ovs::{self, Options, Ovs};
+use crate::testbed::check_name;
 use ktsn_virtio_net::{Link, Options as LinkOptions, Server};
 use std::collections::BTreeMap;
 use std::path::Path;

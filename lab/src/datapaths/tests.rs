@@ -31,7 +31,6 @@ fn plan() -> Plan {
 #[test]
 fn wrong_plans_are_named() {
     plan().check().unwrap();
-    assert_eq!((plan().runs(), Plan { ends: Ends::Both, ..plan() }.runs()), (12, 24));
     let twice = Plan { paths: vec![Path::Macvtap, Path::Macvtap], ..plan() };
     assert!(twice.check().unwrap_err().to_string().contains("macvtap is named twice"));
     for (plan, word) in [

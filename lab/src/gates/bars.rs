@@ -53,7 +53,7 @@ pub(super) fn control(observed: &RoundResult) -> Check {
 }
 
 fn of_class(observed: &RoundResult, class: u8, of: fn(&Class) -> u64) -> u64 {
-    observed.classes.iter().filter(|one| one.series.class == Some(class)).map(of).sum()
+    observed.classes.iter().filter(|one| one.class == class).map(of).sum()
 }
 
 /// What is not of one class: the watchdog, the hand-overs, what was dropped.

@@ -22,21 +22,22 @@ pub mod traffic;
 pub use bars::{compare, violations};
 pub use plan::{DEADLINE, PATH, Plan};
 
+use crate::carry_out::{Measured, Session, Turn, carry_out};
 use crate::daemon::{Daemon, configuration};
 use crate::error::LabError;
-use crate::exclusive::VOID_RULE;
-use crate::experiment::{Event, Outcome, Watch, repeat_void};
+use crate::experiment::{Outcome, Watch};
 use crate::testbed::Testbed;
 use ktsn_measure::clock::tai_now;
 use ktsn_measure::gates::{WIRE_LATE_MAX, Windows};
-use ktsn_measure::results::Document;
+use ktsn_measure::results::{Check, Document};
 use ktsn_measure::watchdog::{ACCIDENT_MAX_PERMILLE, GAP_MIN, RESUME_MAX, STALL_MIN};
 use ktsn_model::AdminPort;
 use ktsn_time::Tai;
-use round::{Bench, RoundResult};
+use round::{RoundResult, Rounds};
+use std::path::Path;
 use traffic::{LINK_SPEED, SCHEDULE, STREAMS};
 
-/// Cycles of the control.
+/// Cycles of a control.
 const CONTROL_CYCLES: u64 = 1_000;
 
 /// Measures. `watch` hears what is done next.
@@ -46,48 +47,57 @@ const CONTROL_CYCLES: u64 = 1_000;
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     plan.check()?;
     plan.setup.tools.check_daemon()?;
-    let (_lock, directory) = plan.setup.begin(watch)?;
+    carry_out(
+        &plan.setup.terms("gates"),
+        watch,
+        |session| measure(plan, session, crate::carry_out::directory()?.path()),
+        |document, _| bars::compare(document),
+    )
+}
+
+/// Measures the controls, then the rounds.
+fn measure(plan: &Plan, session: &mut Session<'_>, directory: &Path) -> Result<(), LabError> {
     let testbed = Testbed::new()?;
-    let mut document = Document::new("gates", plan.setup.command.clone());
     // Some seconds ago: the daemon begins at the next cycle by the rule for base times in the past.
     let base_time = Tai::from_nanos((tai_now().as_nanos() / 1_000_000_000 - 2) * 1_000_000_000);
     let port = traffic::admin_port(base_time);
     let windows = Windows::of(&port).map_err(|error| LabError::Usage(error.to_string()))?;
-    describe(plan, &windows, &mut document);
-    let started = |schedule: Option<&AdminPort>| {
+    describe(plan, &windows, &mut session.document);
+    let under = |schedule: Option<&AdminPort>| {
         let configuration = configure(&configuration(&testbed), schedule.map(traffic::toml));
-        Daemon::start(&plan.setup.tools, &testbed.a, directory.path(), &configuration)
+        let daemon = Daemon::start(&plan.setup.tools, &testbed.a, directory, &configuration)?;
+        Ok::<_, LabError>(Rounds { plan, testbed: &testbed, daemon, windows: &windows, directory })
     };
-    let (testbed, directory) = (&testbed, directory.path());
-    if plan.gated {
-        let mut control = |what: &str, schedule: Option<&AdminPort>| {
-            watch(Event::Step(&format!("control: {what}")));
-            let daemon = started(schedule)?;
-            let bench = Bench { plan, testbed, daemon: &daemon, windows: &windows, directory };
-            let cycles = CONTROL_CYCLES.min(plan.cycles);
-            repeat_void("the control", watch, || bench.run(0, cycles)).map(|done| done.0)
+    let mut control = |what: &str, schedule: Option<&AdminPort>, check: fn(&RoundResult) -> Check| {
+        let (rounds, cycles) = (under(schedule)?, plan.cycles.min(CONTROL_CYCLES));
+        // The judge is judged: the frames are no result.
+        let run = |turn: &mut Turn<'_>| {
+            let measured = rounds.run(turn.round, cycles)?;
+            Ok(Measured { series: Vec::new(), runs: Vec::new(), ..measured })
         };
-        document.checks.push(bars::control(&control("the same traffic without a schedule", None)?));
+        session.repeat(&format!("control: {what}"), 1, run, |results, document| {
+            document.checks.extend(results.iter().map(check));
+        })
+    };
+    if plan.gated {
+        control("the same traffic without a schedule", None, bars::control)?;
         // Without SCHED_FIFO everything comes late, whatever the daemon does.
         if !plan.setup.functional {
             let late = traffic::admin_port(base_time.saturating_add(bars::GATES_LATE_BY));
-            document.checks.push(bars::late_control(&control("gates that close late", Some(&late))?));
+            control("gates that close late", Some(&late), bars::late_control)?;
         }
     }
-    let daemon = started(plan.gated.then_some(&port))?;
-    let bench = Bench { plan, testbed, daemon: &daemon, windows: &windows, directory };
-    let mut results = Vec::new();
-    for round in 1..=plan.rounds {
-        let refusals = plan.setup.wait_until_quiet(watch)?;
-        let name = format!("round {round}");
-        watch(Event::Step(&format!("{name} of {}", plan.rounds)));
-        let (mut result, voided) = repeat_void(&name, watch, || bench.run(round, plan.cycles))?;
-        for class in &mut result.classes {
-            class.series.voided_rounds = Some(voided + u64::from(refusals));
-        }
-        results.push(result);
-    }
-    Ok(collect(document, results))
+    let rounds = under(plan.gated.then_some(&port))?;
+    session.repeat(
+        "three classes",
+        plan.rounds,
+        |turn| rounds.run(turn.round, plan.cycles),
+        |results, document| {
+            if !results.is_empty() {
+                bars::figures(document, &results);
+            }
+        },
+    )
 }
 
 /// The daemon's configuration with a link speed, and with a schedule or none.
@@ -127,7 +137,6 @@ fn describe(plan: &Plan, windows: &Windows, document: &mut Document) {
         "accident_max_permille": ACCIDENT_MAX_PERMILLE,
         "watchdog_resume_max_ns": RESUME_MAX.get(),
         "watchdog_looks_ns": traffic::looks(windows).iter().map(|at| at.get()).collect::<Vec<_>>(),
-        "void_rule": VOID_RULE,
         "shared_figures": "daemon, listener, dropped, bypassed, overrun are of all classes together and stand in the row of class 7",
         "placement": if plan.setup.functional {
             "none: a functional run, its times mean nothing"
@@ -137,15 +146,6 @@ fn describe(plan: &Plan, windows: &Windows, document: &mut Document) {
         },
     });
     document.set_parameters(&parameters);
-}
-
-fn collect(mut document: Document, results: Vec<RoundResult>) -> Outcome {
-    let classes = results.iter().flat_map(|result| &result.classes);
-    document.add_series(classes.map(|class| class.series.clone()));
-    bars::figures(&mut document, &results);
-    bars::compare(&mut document);
-    let runs = results.into_iter().flat_map(|result| result.classes).map(|class| class.run).collect();
-    Outcome { document, runs }
 }
 
 #[cfg(test)]

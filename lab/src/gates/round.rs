@@ -10,6 +10,7 @@ use super::evidence::Evidence;
 use super::plan::{DEADLINE, PATH, Plan};
 use super::traffic::{self, CYCLE_TIME, STREAMS, Stream};
 use crate::calls::{Timeline, Trace, thread_named};
+use crate::carry_out::Measured;
 use crate::daemon::{Counters, Daemon};
 use crate::error::LabError;
 use crate::observations::put_disturbance;
@@ -37,21 +38,20 @@ const WORKER: &str = "ktsn-worker";
 /// Sequence numbers of the classes lie this far apart.
 const SEQUENCES: u64 = 1 << 40;
 
-/// What all rounds share.
-pub(super) struct Bench<'a> {
+/// Rounds under one daemon.
+pub(super) struct Rounds<'a> {
     pub(super) plan: &'a Plan,
     pub(super) testbed: &'a Testbed,
-    pub(super) daemon: &'a Daemon,
+    pub(super) daemon: Daemon,
     pub(super) windows: &'a Windows,
     pub(super) directory: &'a Path,
 }
 
-/// One class of one round.
+/// The verdicts of one class of one round.
 #[derive(Clone, Debug)]
 pub(super) struct Class {
-    pub(super) series: Series,
+    pub(super) class: u8,
     pub(super) figures: Figures,
-    pub(super) run: RunRecords,
 }
 
 /// One round.
@@ -78,7 +78,7 @@ struct Seen {
     tap: tap::Summary,
 }
 
-impl Bench<'_> {
+impl Rounds<'_> {
     fn observers(&self) -> Observers<'_> {
         Observers::new(&self.plan.setup, self.directory)
     }
@@ -112,8 +112,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Carries one round of `cycles` cycles out. The second value says why the observation is at fault, if it is.
-    pub(super) fn run(&self, round: u32, cycles: u64) -> Result<(RoundResult, Option<String>), LabError> {
+    /// Carries one round of `cycles` cycles out.
+    pub(super) fn run(&self, round: u32, cycles: u64) -> Result<Measured<RoundResult>, LabError> {
         let observers = self.observers();
         let b = &self.testbed.b;
         let frames: Vec<u64> = STREAMS.iter().map(|stream| stream.frames(cycles)).collect();
@@ -145,12 +145,12 @@ impl Bench<'_> {
             listen: observers.json("listen")?,
             tap: observers.json("tap")?,
         };
-        let (mut result, broken) = self.judge(round, &seen, watchdog)?;
-        for class in &mut result.classes {
-            put_disturbance(&mut class.series, &machine, &ended);
+        let mut measured = self.judge(round, &seen, watchdog)?;
+        for series in &mut measured.series {
+            put_disturbance(series, &machine, &ended);
         }
         // The daemon and the listener serve all classes; their figures stand in the first row.
-        let first = &mut result.classes[0].series;
+        let first = &mut measured.series[0];
         first.daemon_cpu_ratio = Some(counted.cpu.as_secs_f64() / elapsed.as_secs_f64());
         first.daemon_rss_octets = Some(self.daemon.resident_octets()?);
         first.listener_cpu_ratio = Some(seen.listen.cpu_ratio);
@@ -158,8 +158,8 @@ impl Bench<'_> {
             attachment: v1::AttachmentStatistics { overrun, dropped, bypassed, .. }, port, ..
         } = counted;
         (first.overrun, first.dropped, first.bypassed) = (Some(overrun), dropped, bypassed);
-        result.port = port;
-        Ok((result, broken))
+        measured.extra.port = port;
+        Ok(measured)
     }
 
     /// Starts the talkers and the watchdog, and waits for their end.
@@ -199,11 +199,11 @@ impl Bench<'_> {
         round: u32,
         seen: &Seen,
         watchdog: watchdog::Outcome,
-    ) -> Result<(RoundResult, Option<String>), LabError> {
+    ) -> Result<Measured<RoundResult>, LabError> {
         let observers = self.observers();
         let evidence = Evidence::new(&seen.line, seen.offset, &seen.tapped);
         let gaps = watchdog.gaps();
-        let mut broken = broken(seen);
+        let mut measured = Measured { fault: broken(seen), ..Measured::default() };
         let mut classes = Vec::new();
         for (index, stream) in STREAMS.iter().enumerate() {
             let summary: talker::Summary = observers.json(&name(stream))?;
@@ -214,7 +214,7 @@ impl Bench<'_> {
                 record.handed_at = record.wire_at.and_then(|at| evidence.handed_at(at));
             }
             if summary.clock_stepped {
-                broken = Some("a clock was stepped".to_owned());
+                measured.fault = Some("a clock was stepped".to_owned());
             }
             let sent =
                 joined.iter().filter(|record| record.wire_at.is_some() || record.received_at.is_some());
@@ -237,7 +237,7 @@ impl Bench<'_> {
                 records: joined,
             };
             if untapped(&run.records) > 0 {
-                broken = Some("the tap did not see what the listener received".to_owned());
+                measured.fault = Some("the tap did not see what the listener received".to_owned());
             }
             let facts = Facts {
                 frames_intended: summary.frames_intended,
@@ -254,7 +254,9 @@ impl Bench<'_> {
                 talker_cpu_ratio: Some(summary.cpu_ratio),
                 ..gated(Series::of_run(&run, &facts), &figures)
             };
-            classes.push(Class { series, figures, run });
+            measured.series.push(series);
+            measured.runs.push(run);
+            classes.push(Class { class: stream.class, figures });
         }
         let result = RoundResult {
             classes,
@@ -263,7 +265,7 @@ impl Bench<'_> {
             calls: seen.line.calls().iter().map(|call| call.ended_at.since(call.began_at)).collect(),
             watchdog,
         };
-        Ok((result, broken))
+        Ok(measured.with(result))
     }
 }
 

@@ -1,50 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
+use crate::carry_out::Measured;
 use crate::experiment::Setup;
 use ktsn_measure::gates::Figures;
-use ktsn_measure::records::RunRecords;
 use ktsn_measure::results::{CheckOutcome, Round, Series};
 use ktsn_measure::watchdog;
 use ktsn_time::Nanos;
-use round::Class;
+use round::{Class, RoundResult};
 
 fn plan() -> Plan {
     Plan { rounds: 2, cycles: 100, gated: true, watchdog: true, setup: Setup::nowhere() }
 }
 
-fn observed(round: u32, outside: [u64; 3]) -> RoundResult {
-    let class = |index: usize| Class {
-        series: Series {
-            path: PATH.to_owned(),
-            payload_octets: STREAMS[index].payload_octets,
-            class: Some(STREAMS[index].class),
-            round: Round::Number(round),
-            frames_sent: Some(1_000),
-            outside_window: Some(outside[index]),
-            transmission_overrun: Some(1),
-            transmission_overrun_unproven: Some(0),
-            wire_outside_window_ratio: Some(0.0),
-            early: Some(0),
-            lost: Some(0),
-            duplicates: Some(0),
-            reordered: Some(0),
-            ..Series::default()
-        },
-        figures: Figures { outside_window: outside[index], wire_seen: 1_000, ..Figures::default() },
-        run: RunRecords::default(),
+fn observed(round: u32, outside: [u64; 3]) -> Measured<RoundResult> {
+    let series = |index: usize| Series {
+        path: PATH.to_owned(),
+        payload_octets: STREAMS[index].payload_octets,
+        class: Some(STREAMS[index].class),
+        round: Round::Number(round),
+        frames_sent: Some(1_000),
+        outside_window: Some(outside[index]),
+        transmission_overrun: Some(1),
+        transmission_overrun_unproven: Some(0),
+        wire_outside_window_ratio: Some(0.0),
+        early: Some(0),
+        lost: Some(0),
+        duplicates: Some(0),
+        reordered: Some(0),
+        ..Series::default()
     };
-    let watchdog = watchdog::Outcome::default();
-    RoundResult {
+    let class = |index: usize| Class {
+        class: STREAMS[index].class,
+        figures: Figures { outside_window: outside[index], wire_seen: 1_000, ..Figures::default() },
+    };
+    let result = RoundResult {
         classes: (0..3).map(class).collect(),
-        watchdog,
+        watchdog: watchdog::Outcome::default(),
         port: ktsn_proto::v1::PortStatistics { transmission_overrun: vec![1, 2], ..Default::default() },
         to_wire: vec![Nanos::new(2_000)],
         calls: vec![Nanos::new(3_000)],
-    }
+    };
+    Measured { series: (0..3).map(series).collect(), ..Measured::default() }.with(result)
 }
 
-fn document(observed: Vec<RoundResult>) -> Document {
-    collect(Document::new("gates", Vec::new()), observed).document
+fn document(observed: Vec<Measured<RoundResult>>) -> Document {
+    let mut document = Document::new("gates", Vec::new());
+    let (series, results): (Vec<_>, Vec<_>) = observed.into_iter().map(|one| (one.series, one.extra)).unzip();
+    document.add_series(series.into_iter().flatten());
+    bars::figures(&mut document, &results);
+    bars::compare(&mut document);
+    document
 }
 
 #[test]
@@ -88,8 +93,8 @@ fn every_class_has_its_bars_and_one_frame_outside_is_a_violation() {
 #[test]
 fn what_was_not_judged_holds_no_bar() {
     let mut one = observed(1, [0; 3]);
-    one.classes[0].series.outside_window = None;
-    one.classes[0].figures.unseen = 4;
+    one.series[0].outside_window = None;
+    one.extra.classes[0].figures.unseen = 4;
     let document = document(vec![one]);
     assert!(violations(&document).iter().any(|line| line.contains("outside_window is unknown")));
     assert!(violations(&document).iter().any(|line| line.contains("4 frames lie in no system call")));
@@ -97,7 +102,7 @@ fn what_was_not_judged_holds_no_bar() {
 
 #[test]
 fn the_control_must_see_class_5_outside() {
-    let see = |outside| bars::control(&observed(0, [0, outside, 500])).outcome;
+    let see = |outside| bars::control(&observed(0, [0, outside, 500]).extra).outcome;
     assert_eq!(
         (see(1_000), see(900), see(899)),
         (CheckOutcome::Passed, CheckOutcome::Passed, CheckOutcome::Failed)
@@ -110,8 +115,8 @@ fn gates_that_close_late_must_be_caught_and_not_excused() {
         let mut one = observed(0, [0; 3]);
         let figures =
             Figures { outside_window: outside, overruns, overruns_unproven: unproven, ..Figures::default() };
-        one.classes[2].figures = figures;
-        bars::late_control(&one).outcome
+        one.extra.classes[2].figures = figures;
+        bars::late_control(&one.extra).outcome
     };
     assert_eq!(see(60, 40, 30), CheckOutcome::Passed);
     // Eleven of a hundred excused; and too few frames near the close to say anything.
@@ -122,9 +127,9 @@ fn gates_that_close_late_must_be_caught_and_not_excused() {
 #[test]
 fn the_chance_of_an_accident_is_told() {
     let mut one = observed(1, [0; 3]);
-    one.to_wire = [2_000, 25_000, 25_001].map(Nanos::new).to_vec();
-    one.classes[1].figures.overruns = 3;
-    one.classes[1].figures.overruns_by_stall = 2;
+    one.extra.to_wire = [2_000, 25_000, 25_001].map(Nanos::new).to_vec();
+    one.extra.classes[1].figures.overruns = 3;
+    one.extra.classes[1].figures.overruns_by_stall = 2;
     let document = document(vec![one]);
     let figure = |name: &str| {
         let micro = document.micro.iter().find(|micro| micro.name == name).unwrap();

@@ -12,6 +12,7 @@ use crate::error::LabError;
 use crate::process::{Process, Program};
 use crate::sys::within;
 use crate::testbed::{Testbed, UPLINK};
+use crate::worker_example::WorkerExample;
 use ktsn_measure::clock::tai_now;
 use ktsn_measure::results::Micro;
 use ktsn_measure::stats::Statistics;
@@ -77,7 +78,7 @@ impl Costs<'_> {
     ) -> Result<Cost, LabError> {
         let json = self.directory.join("sender.json");
         let batches = (self.plan.seconds * share / BATCH_TIME).ceil().max(4.0).to_string();
-        let program = Program::new("sender", &self.plan.setup.tools.ktsn)
+        let program = Program::new("sender", &self.plan.setup.tools.bench)
             .args(["bench", "send-cost", destination, "--calls", calls.word(), "--batches", &batches])
             .args(["--cpu", "0", "--fifo", "40", "--json"])
             .args([json.as_os_str()]);
@@ -164,6 +165,25 @@ impl Costs<'_> {
             figures.push(Micro::figure(&format!("{word}.expect.added"), "ns", expect - kernel, samples));
         }
         Ok(figures)
+    }
+
+    /// What the shipped worker passes through a port of memory.
+    pub(super) fn throughput(&self) -> Result<Vec<Micro>, LabError> {
+        self.worker(&[])
+    }
+
+    /// How long the shipped worker takes to hand over 32 frames for one instant.
+    pub(super) fn burst(&self) -> Result<Vec<Micro>, LabError> {
+        self.worker(&["--burst"])
+    }
+
+    fn worker(&self, arguments: &[&str]) -> Result<Vec<Micro>, LabError> {
+        let missing = |what| LabError::Impossible { what, remedy: "build it".to_owned() };
+        let example = WorkerExample::find(&self.plan.setup.tools).map_err(missing)?;
+        let seconds = self.plan.seconds.ceil().clamp(1.0, 600.0) as u32;
+        let read =
+            |printed: &[u8]| serde_json::from_slice(printed).map_err(|error| format!("its output: {error}"));
+        example.run(seconds, arguments, read).map(|micro| vec![micro])
     }
 
     /// The sends of the same program under libktsn.

@@ -4,6 +4,7 @@
 //! In: the programs, seconds per figure. Out: a document with `micro` entries and the bars beside them. Everything runs
 //! on the testbed of the experiment `container`, under the measuring lock, one thing after the other.
 
+mod calls;
 mod cost;
 mod plan;
 mod receiver;
@@ -13,17 +14,23 @@ mod sys;
 
 pub use plan::Plan;
 
+use crate::carry_out::{Experiment, Measured, Session, Turn, carry_out};
 use crate::error::LabError;
-use crate::experiment::{Event, Outcome, Watch};
+use crate::experiment::{Outcome, Watch};
 use crate::testbed::Testbed;
 use crate::worker_example::WorkerExample;
 use cost::Costs;
 use ktsn_measure::results::{Check, Document, Micro};
 
-/// Frames per second that the worker must reach.
-const THROUGHPUT_MIN: f64 = 1.5e6;
-/// Nanoseconds in which it must hand over 32 frames for one instant.
-const BURST_MAX_NS: f64 = 12e3;
+/// The checks of the shipped worker, which the daemon's own example measures.
+const RATE: &str = "worker.memory_port.64 at least 1.5 M frames/s";
+const BURST: &str = "worker.memory_port.burst32 at most 12 us";
+/// A check of the worker: its name, its figure, whether the figure holds it, the figure in words.
+type WorkerBar = (&'static str, &'static str, fn(f64) -> bool, fn(f64) -> String);
+const WORKER_BARS: [WorkerBar; 2] = [
+    (RATE, "worker.memory_port.64", |rate| rate >= 1.5e6, |rate| format!("{:.2} M frames/s", rate / 1e6)),
+    (BURST, "worker.memory_port.burst32", |span| span <= 12e3, |span| format!("{:.1} us", span / 1e3)),
+];
 
 /// Greatest figures allowed; without a divisor the figure itself.
 const BARS: [(&str, Option<&str>, f64); 19] = [
@@ -54,69 +61,68 @@ const BARS: [(&str, Option<&str>, f64); 19] = [
 /// [`LabError`]; everything that was set up is removed then, too.
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     plan.setup.tools.check_daemon()?;
-    let (_lock, directory) = plan.setup.begin(watch)?;
-    let mut document = Document::new("micro", plan.setup.command.clone());
-    document.parameters.insert("seconds".to_owned(), plan.seconds.into());
-    document.parameters.insert("clock_reading".to_owned(), "one is contained in every sendmsg sample".into());
-    plan.setup.wait_until_quiet(watch)?;
-    let testbed = Testbed::new()?;
-    let costs = Costs { plan, testbed: &testbed, directory: directory.path() };
-    watch(Event::Step("the kernel's sendmsg"));
-    document.micro.extend(costs.kernel()?);
-    watch(Event::Step("sockets that are not ours"));
-    document.micro.extend(costs.not_ours()?);
-    watch(Event::Step("calls that find a datagram"));
-    document.micro.extend(costs.receives()?);
-    watch(Event::Step("the intercepted sendmsg"));
-    document.micro.extend(costs.intercepted()?);
-    watch(Event::Step("sends in a loop of 1 kHz"));
-    document.micro.extend(costs.loops()?);
-    for measured in [
-        Costs::nothing_attached,
-        Costs::armed_idle,
-        Costs::one_stream,
-        Costs::ten_streams,
-        Costs::ten_streams_beside,
-    ] {
-        watch(Event::Step("the daemon's CPU time"));
-        document.micro.extend(measured(&costs)?);
+    let measure = |session: &mut Session<'_>| {
+        let directory = crate::carry_out::directory()?;
+        let directory = directory.path();
+        session.document.parameters.insert("seconds".to_owned(), plan.seconds.into());
+        let reading = "one is contained in every sendmsg sample";
+        session.document.parameters.insert("clock_reading".to_owned(), reading.into());
+        let testbed = Testbed::new()?;
+        session.measure(&mut Figures(Costs { plan, testbed: &testbed, directory }), 1)
+    };
+    carry_out(&plan.setup.terms("micro"), watch, measure, |document, _| compare(document))
+}
+
+/// The figures by what yields them.
+struct Figures<'a>(Costs<'a>);
+
+/// A figure's name, and how it is measured.
+type Row<'a> = (&'static str, fn(&Costs<'a>) -> Result<Vec<Micro>, LabError>);
+
+impl<'a> Experiment for Figures<'a> {
+    type Row = Row<'a>;
+    type Extra = ();
+
+    fn rows(&self) -> Vec<Row<'a>> {
+        vec![
+            ("the kernel's sendmsg", Costs::kernel),
+            ("sockets that are not ours", Costs::not_ours),
+            ("calls that find a datagram", Costs::receives),
+            ("the intercepted sendmsg", Costs::intercepted),
+            ("sends in a loop of 1 kHz", Costs::loops),
+            ("CPU time of a daemon with nothing attached", Costs::nothing_attached),
+            ("CPU time of an armed, idle daemon", Costs::armed_idle),
+            ("CPU time of a daemon with one stream", Costs::one_stream),
+            ("CPU time of a daemon with ten streams", Costs::ten_streams),
+            ("CPU time of a daemon with ten streams beside it", Costs::ten_streams_beside),
+            (RATE, Costs::throughput),
+            (BURST, Costs::burst),
+        ]
     }
-    watch(Event::Step("the worker's throughput"));
-    throughput(plan, &mut document)?;
-    compare(&mut document);
-    Ok(document.into())
+
+    fn name(&self, (name, _): &Row<'a>) -> String {
+        (*name).to_owned()
+    }
+
+    fn missing(&self, (name, _): &Row<'a>) -> Option<String> {
+        let of_worker = [RATE, BURST].contains(name);
+        WorkerExample::find(&self.0.plan.setup.tools).err().filter(|_| of_worker)
+    }
+
+    fn run(&mut self, (_, figure): &Row<'a>, _: &mut Turn<'_>) -> Result<Measured, LabError> {
+        figure(&self.0).map(Measured::micro)
+    }
 }
 
 fn compare(document: &mut Document) {
     for (name, to, bar) in BARS {
         document.compare_micro(name, to, bar);
     }
-}
-
-/// Measures the shipped worker by the daemon's own example, where that is built.
-fn throughput(plan: &Plan, document: &mut Document) -> Result<(), LabError> {
-    let (rate, burst) =
-        ("worker.memory_port.64 at least 1.5 M frames/s", "worker.memory_port.burst32 at most 12 us");
-    let example = match WorkerExample::find(&plan.setup.tools) {
-        Ok(example) => example,
-        Err(reason) => {
-            document.checks.extend([rate, burst].map(|name| Check::skipped(name, reason.clone())));
-            return Ok(());
+    for (check, name, holds, shown) in WORKER_BARS {
+        if let Some(p50) = document.micro_p50(name) {
+            document.checks.push(Check::unless(check, (!holds(p50)).then(|| shown(p50))));
         }
-    };
-    let seconds = plan.seconds.ceil().clamp(1.0, 600.0) as u32;
-    let read = |printed: &[u8]| {
-        serde_json::from_slice::<Micro>(printed).map_err(|error| format!("its output: {error}"))
-    };
-    let micro = example.run(seconds, &[], read)?;
-    let shown = format!("{:.2} M frames/s", micro.p50 / 1e6);
-    document.checks.push(Check::unless(rate, (micro.p50 < THROUGHPUT_MIN).then_some(shown)));
-    document.micro.push(micro);
-    let micro = example.run(seconds, &["--burst"], read)?;
-    let shown = format!("{:.1} us", micro.p50 / 1e3);
-    document.checks.push(Check::unless(burst, (micro.p50 > BURST_MAX_NS).then_some(shown)));
-    document.micro.push(micro);
-    Ok(())
+    }
 }
 
 #[cfg(test)]

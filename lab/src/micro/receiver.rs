@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use ktsn_measure::clock::{RealTime, ScheduleClock, monotonic_now, sleep_until};
 use ktsn_time::Nanos;
 
-use super::sender::{BATCH, Calls, Cost, PAYLOAD_OCTETS, apply, cost_of};
+use super::calls::{BATCH, Calls, Cost, PAYLOAD_OCTETS, apply, cost_of};
 use super::sys;
 use crate::error::LabError;
 

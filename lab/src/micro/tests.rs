@@ -26,11 +26,30 @@ fn bars_are_figures_or_ratios_and_a_missing_one_holds_nothing() {
 
 #[test]
 fn an_example_that_is_not_built_is_skipped_with_the_remedy() {
-    let mut document = Document::new("micro", Vec::new());
     let plan = Plan { seconds: 1.0, setup: Setup::nowhere() };
-    throughput(&plan, &mut document).unwrap();
-    assert_eq!(document.checks[0].outcome, CheckOutcome::Skipped);
-    assert!(document.checks[0].reason.as_ref().unwrap().contains("--example worker_throughput"));
+    let testbed = Testbed::new().unwrap();
+    let figures =
+        Figures(Costs { plan: &plan, testbed: &testbed, directory: std::path::Path::new("/nowhere") });
+    let missing: Vec<_> = figures
+        .rows()
+        .iter()
+        .filter_map(|row| figures.missing(row).map(|reason| (figures.name(row), reason)))
+        .collect();
+    let names: Vec<&str> = missing.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, [RATE, BURST]);
+    assert!(missing.iter().all(|(_, reason)| reason.contains("--example worker_throughput")), "{missing:?}");
+}
+
+#[test]
+fn the_worker_is_judged_where_it_was_measured() {
+    let mut document = Document::new("micro", Vec::new());
+    compare(&mut document);
+    assert!(document.checks.is_empty());
+    document.micro = vec![micro("worker.memory_port.64", 1.49e6), micro("worker.memory_port.burst32", 12e3)];
+    compare(&mut document);
+    let found: Vec<_> = document.checks.iter().map(|check| (check.name.as_str(), check.outcome)).collect();
+    assert_eq!(found, [(RATE, CheckOutcome::Failed), (BURST, CheckOutcome::Passed)]);
+    assert_eq!(document.checks[0].reason.as_deref(), Some("1.49 M frames/s"));
 }
 
 #[test]

@@ -20,10 +20,11 @@
 //!                              │◄── window ──►│
 //! ```
 
+use crate::carry_out::{Measured, Session};
 use crate::container::{self, Load};
 use crate::daemon::{Counters, Daemon, attachment_of, without_attachment};
 use crate::error::LabError;
-use crate::experiment::{Event, Watch};
+use crate::experiment::Event;
 use crate::observations::put_disturbance;
 use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA, finish};
 use crate::process::Program;
@@ -101,18 +102,10 @@ impl Phases {
             Self::Random => Nanos::new(ahead),
         }
     }
-
-    /// Rounds of a plan of `rounds`.
-    const fn rounds(self, rounds: u32) -> u32 {
-        match self {
-            Self::Planned => rounds,
-            Self::Random => 1,
-        }
-    }
 }
 
 /// What was measured, for the results.
-pub(super) fn describe(attachments: usize) -> String {
+fn describe(attachments: usize) -> String {
     format!(
         "{attachments} pods of IPv4 alone, each with an attachment of its own at one ktsnd and one unmodified talker (ordinary process, CPU 0, \
          100 Hz, sends 10 to 20 ms ahead). ktsn-many: transmit times 20 µs apart in one burst each 10 ms, as a TSN planner lays \
@@ -123,29 +116,25 @@ pub(super) fn describe(attachments: usize) -> String {
     )
 }
 
-/// Measures both variants: the rounds of each.
+/// Measures both variants: random phases in one round only.
 pub(super) fn measure(
     plan: &container::Plan,
     attachments: usize,
-    watch: &mut Watch<'_>,
-) -> Result<Vec<Vec<(Series, RunRecords)>>, LabError> {
-    watch(Event::Step(&format!("{attachments} attachments: pods and daemon")));
-    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
+    session: &mut Session<'_>,
+) -> Result<(), LabError> {
+    (session.watch)(Event::Step(&format!("{attachments} attachments: pods and daemon")));
+    session.document.parameters.insert("attachments".to_owned(), describe(attachments).into());
+    let directory = crate::carry_out::directory()?;
     let testbed = Testbed::new()?;
     let pods = Crowd::new(&testbed, attachments, directory.path())?;
     let configured = configured(&testbed, &pods);
     let daemon = Daemon::start(&plan.setup.tools, &testbed.a, directory.path(), &configured)?;
     let many = Many { plan, testbed: &testbed, pods: &pods, daemon, directory: directory.path() };
-    let mut all = Vec::new();
-    for phases in Phases::ALL {
-        let mut rounds = Vec::new();
-        for round in 1..=phases.rounds(plan.rounds) {
-            watch(Event::Step(&format!("{attachments} attachments, {}, round {round}", phases.word())));
-            rounds.push(many.run(phases, round)?);
-        }
-        all.push(rounds);
+    for (phases, rounds) in [(Phases::Planned, plan.rounds), (Phases::Random, 1)] {
+        let name = format!("{attachments} attachments, {phases}");
+        session.repeat(&name, rounds, |turn| many.run(phases, turn.round), |_, _| ())?;
     }
-    Ok(all)
+    Ok(())
 }
 
 /// One attachment for each pod.
@@ -209,7 +198,23 @@ impl Many<'_> {
             .within(&self.pods.namespaces()[index])
     }
 
-    fn run(&self, phases: Phases, round: u32) -> Result<(Series, RunRecords), LabError> {
+    fn read(&self, names: &[String], streams: Vec<u64>) -> Result<Observations, LabError> {
+        let files = self.observers();
+        let mut observations = Observations {
+            streams,
+            talked: Vec::new(),
+            intended: 0,
+            tapped: files.records("tap", records::load_arrivals)?,
+            tap: files.json("tap")?,
+        };
+        for name in names {
+            observations.talked.extend(files.records(name, records::load_talk)?);
+            observations.intended += files.json::<talker::Summary>(name)?.frames_intended;
+        }
+        Ok(observations)
+    }
+
+    fn run(&self, phases: Phases, round: u32) -> Result<Measured, LabError> {
         let names: Vec<String> =
             (0..self.pods.namespaces().len()).map(|index| format!("talk-{index}")).collect();
         let mut files: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -236,8 +241,8 @@ impl Many<'_> {
             talker.wait_ready(READY_MAX)?;
         }
         if clock::tai_now() >= begins {
-            let what = format!("{pods} talkers were not started in time");
-            return Err(LabError::Impossible { what, remedy: "a machine with less other load".to_owned() });
+            let fault = Some(format!("{pods} talkers were not started in time"));
+            return Ok(Measured { fault, ..Measured::default() });
         }
         let opens = begins.saturating_add(PERIOD.saturating_mul(pods));
         sleep_until(opens);
@@ -251,38 +256,21 @@ impl Many<'_> {
         let counters = after.since(&before);
         let whole = self.daemon.sums()?.since(&at_first);
         let observations = self.read(&names, streams)?;
-        if observations.tap.kernel_drops > 0 {
-            let problem = format!("lost {} frames", observations.tap.kernel_drops);
-            return Err(LabError::Process { name: "tap".to_owned(), problem, stderr: String::new() });
-        }
+        let drops = observations.tap.kernel_drops;
+        let fault = (drops > 0).then(|| format!("the tap's buffer lost {drops} frames"));
         let daemon_cpu_ratio = Some(counters.cpu.as_secs_f64() / elapsed.as_secs_f64());
         let (plain, run) = series(phases, round, &observations, counters.transmit_figures());
         let mut series = Series {
             daemon_cpu_ratio,
             daemon_rss_octets: Some(self.daemon.resident_octets()?),
             overrun: Some(counters.attachment.overrun),
+            late: Some(counters.attachment.late),
             dropped: whereabouts(&plain, &whole),
             bypassed: whole.attachment.bypassed.clone(),
             ..plain
         };
         put_disturbance(&mut series, &machine, &ended);
-        Ok((series, run))
-    }
-
-    fn read(&self, names: &[String], streams: Vec<u64>) -> Result<Observations, LabError> {
-        let files = self.observers();
-        let mut observations = Observations {
-            streams,
-            talked: Vec::new(),
-            intended: 0,
-            tapped: files.records("tap", records::load_arrivals)?,
-            tap: files.json("tap")?,
-        };
-        for name in names {
-            observations.talked.extend(files.records(name, records::load_talk)?);
-            observations.intended += files.json::<talker::Summary>(name)?.frames_intended;
-        }
-        Ok(observations)
+        Ok(Measured::one((series, run), fault))
     }
 }
 

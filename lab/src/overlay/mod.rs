@@ -14,6 +14,7 @@ mod turns;
 
 pub use crowd::{ATTACHMENTS, Phases};
 
+use crate::carry_out::{Session, carry_out};
 use crate::container;
 use crate::error::LabError;
 use crate::experiment::{Outcome, Watch};
@@ -32,28 +33,26 @@ pub struct Plan {
 /// # Errors
 /// [`LabError`]; everything that was set up is removed then, too.
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
-    let (mut many, mut by_turns) = (Vec::new(), Vec::new());
     let paths = &plan.paths;
-    let mut outcome = container::run_with(paths, watch, |document, watch| {
-        if plan.attachments > 0 {
-            many = crowd::measure(paths, plan.attachments, watch)?;
-            document.parameters.insert("attachments".to_owned(), crowd::describe(plan.attachments).into());
-        }
+    container::check(paths)?;
+    let measure = |session: &mut Session<'_>| {
+        let directory = crate::carry_out::directory()?;
+        let directory = directory.path();
+        container::measure(paths, session, directory)?;
+        session.document.parameters.insert("cpu".to_owned(), container::cpu::METHOD.into());
         if turns::is_asked_for(paths) {
-            by_turns = turns::measure(paths, document, watch)?;
+            turns::measure(paths, session)?;
+        }
+        if plan.attachments > 0 {
+            crowd::measure(paths, plan.attachments, session)?;
         }
         if paths.paths.contains(&container::Path::Ktsn) {
-            peers::measure(paths, document, watch)?;
+            peers::measure(paths, session)?;
         }
         Ok(())
-    })?;
-    for rounds in by_turns.into_iter().chain(many) {
-        let (series, runs): (Vec<_>, Vec<_>) = rounds.into_iter().unzip();
-        outcome.document.add_rounds(series);
-        outcome.runs.extend(runs);
-    }
-    outcome.document.parameters.insert("cpu".to_owned(), container::cpu::METHOD.into());
-    bars::compare(&mut outcome.document);
-    outcome.document.published = paper::beside(&outcome.document);
-    Ok(outcome)
+    };
+    carry_out(&paths.setup.terms(paths.experiment), watch, measure, |document, _| {
+        bars::compare(document);
+        document.published = paper::beside(document);
+    })
 }

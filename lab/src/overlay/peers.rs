@@ -6,9 +6,9 @@
 //! their ratio beside the bar. Both are in one process and take turns, a batch of 2,048 frames each; every frame goes to another
 //! peer, through all of them. It is the worker's whole way: taking over, resolving, queueing, choosing, writing the frame.
 
+use crate::carry_out::{Measured, Session};
 use crate::container;
 use crate::error::LabError;
-use crate::experiment::{Event, Watch};
 use crate::worker_example::WorkerExample;
 use ktsn_measure::results::{Check, Document, Micro};
 
@@ -23,34 +23,30 @@ fn name(peers: u32) -> String {
     format!("worker.frame.peers{peers}")
 }
 
-/// Adds the figures: the medians of the plan's rounds.
-pub(super) fn measure(
-    plan: &container::Plan,
-    document: &mut Document,
-    watch: &mut Watch<'_>,
-) -> Result<(), LabError> {
-    let example = match WorkerExample::find(&plan.setup.tools) {
-        Ok(example) => example,
+/// Measures, where the example is built.
+pub(super) fn measure(plan: &container::Plan, session: &mut Session<'_>) -> Result<(), LabError> {
+    match WorkerExample::find(&plan.setup.tools) {
+        Ok(example) => {
+            let seconds = if plan.setup.functional { 1 } else { SECONDS };
+            let peers = COUNTS.map(|count| count.to_string()).join(",");
+            session.repeat(
+                &format!("a frame's cost with {} and {} peers", COUNTS[0], COUNTS[1]),
+                plan.rounds,
+                |_| Ok(Measured::default().with(example.run(seconds, &["--peers", &peers], read)?)),
+                // The document has the medians of the rounds.
+                |rounds, document| {
+                    let text = describe(&rounds, seconds);
+                    document.parameters.insert("peers".to_owned(), text.into());
+                    document.micro.extend(medians(&rounds));
+                },
+            )
+        }
         Err(reason) => {
             let name = format!("cost of a frame with {} peers, of that with {}", COUNTS[1], COUNTS[0]);
-            document.checks.push(Check::skipped(name, reason));
-            return Ok(());
+            session.document.checks.push(Check::skipped(name, reason));
+            Ok(())
         }
-    };
-    let seconds = if plan.setup.functional { 1 } else { SECONDS };
-    let peers = COUNTS.map(|count| count.to_string()).join(",");
-    let mut rounds = Vec::new();
-    for round in 1..=plan.rounds {
-        watch(Event::Step(&format!(
-            "a frame's cost with {} and {} peers, round {round}",
-            COUNTS[0], COUNTS[1]
-        )));
-        plan.setup.wait_until_quiet(watch)?;
-        rounds.push(example.run(seconds, &["--peers", &peers], read)?);
     }
-    document.parameters.insert("peers".to_owned(), describe(&rounds, seconds).into());
-    document.micro.extend(medians(&rounds));
-    Ok(())
 }
 
 /// The entries for all the numbers of peers, in their order.

@@ -13,10 +13,10 @@
 //!  short       ╌╌╌┌───────────────┤╌╌╌          ╌╌╌┌──── …      ╌ neither: the change, and SETTLE after it
 //! ```
 
+use crate::carry_out::{Measured, Session};
 use crate::container::{self, Bench, Load, Path, bars, far};
 use crate::daemon::{Daemon, configuration, without_attachment};
 use crate::error::LabError;
-use crate::experiment::{Event, Watch};
 use crate::observations::{Observations, RunLabel};
 use crate::observers::{MEASURED, READY_MAX, TALK_EXTRA, finish};
 use crate::testbed::{
@@ -99,7 +99,7 @@ fn way_of(spans: &[Span], tx_time: Tai) -> Option<Way> {
 }
 
 /// What was measured, for the results.
-pub(super) fn describe() -> String {
+fn describe() -> String {
     format!(
         "ktsn-turns, ktsn-short-turns: one stream as of the path ktsn, whose receiving node takes the short way in for {} ms and leaves the frames to \
          the kernel for as long, {TURNS} turns a round. Frames that leave within {} ms after a change belong to neither; all of \
@@ -121,13 +121,9 @@ const fn turns(plan: &container::Plan) -> u32 {
     if plan.setup.functional { TURNS_FUNCTIONAL } else { TURNS }
 }
 
-/// Measures: of each way the rounds.
-pub(super) fn measure(
-    plan: &container::Plan,
-    document: &mut Document,
-    watch: &mut Watch<'_>,
-) -> Result<Vec<Vec<(Series, RunRecords)>>, LabError> {
-    let directory = tempfile::tempdir().map_err(LabError::system("temporary directory"))?;
+/// Measures both ways by turns.
+pub(super) fn measure(plan: &container::Plan, session: &mut Session<'_>) -> Result<(), LabError> {
+    let directory = crate::carry_out::directory()?;
     let testbed = Testbed::new()?;
     // Its talker sends until it is asked to end: how long a change takes is the machine's affair.
     let plan = container::Plan { frames: 0, ..plan.clone() };
@@ -141,17 +137,14 @@ pub(super) fn measure(
         directory: directory.path(),
         switch: None,
     };
+    session.document.parameters.insert("turns".to_owned(), describe().into());
     let both = Turns { bench, far };
-    let mut rounds = Vec::new();
-    for number in 1..=plan.rounds {
-        watch(Event::Step(&format!("the short way in and the kernel's by turns, round {number}")));
-        plan.setup.wait_until_quiet(watch)?;
-        rounds.push(both.run(number)?);
-    }
-    document.parameters.insert("turns".to_owned(), describe().into());
-    document.checks.push(arrived(&rounds));
-    let of = |way| rounds.iter().map(|round| round.series(Some(way))).collect();
-    Ok(Way::ALL.map(of).into())
+    session.repeat(
+        "the short way in and the kernel's by turns",
+        plan.rounds,
+        |turn| both.run(turn.round),
+        |rounds, document| document.checks.push(arrived(&rounds)),
+    )
 }
 
 /// Pod B's interface, with the ingress fast path.
@@ -194,33 +187,6 @@ struct Round {
 }
 
 impl Turns<'_> {
-    fn run(&self, number: u32) -> Result<Round, LabError> {
-        let Bench { plan, directory, .. } = &self.bench;
-        let files = self.bench.observers();
-        files.forget(&["talk", "listen", "tap"])?;
-        let mut tap = self.bench.tap().start(directory)?;
-        let mut listener = self.bench.listener(Path::Ktsn).start(directory)?;
-        tap.wait_ready(READY_MAX)?;
-        listener.wait_ready(READY_MAX)?;
-        let first_sequence = u64::from(number) << 32;
-        let talker = self.bench.talker(Path::Ktsn, bars::PAYLOAD_OCTETS, first_sequence);
-        let mut talker = talker.start(directory)?;
-        let (spans, taken) = self.change_ways(turns(plan))?;
-        talker.ask_to_end()?;
-        talker.wait(TALK_EXTRA, MEASURED)?;
-        finish(&mut listener)?;
-        finish(&mut tap)?;
-        let observations = Observations::read(&files, &files, &files)?;
-        let round = Round { number, spans, observations };
-        let broken = round.observations.fault(&RunRecords::default()).or_else(|| round.contradiction(taken));
-        match broken {
-            None => Ok(round),
-            Some(problem) => {
-                Err(LabError::Process { name: "turns".to_owned(), problem, stderr: String::new() })
-            }
-        }
-    }
-
     /// Opens and shuts the fast path: the spans between, and how many frames it took.
     fn change_ways(&self, turns: u32) -> Result<(Vec<Span>, u64), LabError> {
         let (mut spans, mut taken, mut way) = (Vec::new(), 0, Way::Kernel);
@@ -276,6 +242,33 @@ impl Turns<'_> {
         let reply = self.far.ask(|mut client| async move { client.statistics(request).await })?;
         let of = reply.attachments.into_iter().find(|of| of.name == NAME).and_then(|of| of.ingress);
         of.ok_or_else(|| LabError::Control(format!("no ingress statistics of the attachment {NAME:?}")))
+    }
+
+    fn run(&self, number: u32) -> Result<Measured<Round>, LabError> {
+        let Bench { plan, directory, .. } = &self.bench;
+        let files = self.bench.observers();
+        files.forget(&["talk", "listen", "tap"])?;
+        let mut tap = self.bench.tap().start(directory)?;
+        let mut listener = self.bench.listener(Path::Ktsn).start(directory)?;
+        tap.wait_ready(READY_MAX)?;
+        listener.wait_ready(READY_MAX)?;
+        let first_sequence = u64::from(number) << 32;
+        let talker = self.bench.talker(Path::Ktsn, bars::PAYLOAD_OCTETS, first_sequence);
+        let mut talker = talker.start(directory)?;
+        let (spans, taken) = self.change_ways(turns(plan))?;
+        talker.ask_to_end()?;
+        talker.wait(TALK_EXTRA, MEASURED)?;
+        finish(&mut listener)?;
+        finish(&mut tap)?;
+        let observations = Observations::read(&files, &files, &files)?;
+        let round = Round { number, spans, observations };
+        // Void by the observers' fault; ways that did not change are no fault of an observation.
+        let fault = round.observations.fault(&RunRecords::default());
+        if let (None, Some(problem)) = (&fault, round.contradiction(taken)) {
+            return Err(LabError::Process { name: "turns".to_owned(), problem, stderr: String::new() });
+        }
+        let (series, runs) = Way::ALL.map(|way| round.series(Some(way))).into_iter().unzip();
+        Ok(Measured { series, runs, fault, ..Measured::default() }.with(round))
     }
 }
 

@@ -5,6 +5,7 @@
 //! file system. When its first process ends or is killed, the kernel ends all others of it.
 
 use super::plan::{Cpus, Plan, list};
+use ktsn_host::cyclictest;
 use std::path::{Path, PathBuf};
 
 /// Starts a command in new namespaces that end with it, and with its starter.
@@ -28,21 +29,7 @@ fn words(text: &[&str]) -> Words {
 
 /// The probe: `cyclictest` that writes each latency in nanoseconds.
 pub(super) fn probe(plan: &Plan, fifo: Option<u8>, cpu: Option<u32>, loops: u64) -> Words {
-    let mut line = words(&["cyclictest", "-v", "-N", "-u", "-m", "-t", "1", "-d", "0"]);
-    line.extend([
-        "-i".to_owned(),
-        (plan.period.get() / 1000).to_string(),
-        "-l".to_owned(),
-        loops.to_string(),
-    ]);
-    match fifo {
-        Some(priority) => line.extend(words(&["--policy", "fifo", "-p", &priority.to_string()])),
-        None => line.extend(words(&["--policy", "other"])),
-    }
-    if let Some(cpu) = cpu {
-        line.extend(["-a".to_owned(), cpu.to_string()]);
-    }
-    line
+    cyclictest::command_line(plan.period, fifo, cpu, loops)
 }
 
 /// Workers that take square roots, and workers that take and give back memory: as in the paper.

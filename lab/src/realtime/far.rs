@@ -6,113 +6,24 @@
 //! must be those of its own tenth of a second.
 
 use super::counters;
-use super::guests::Parts;
 use super::limits::Machine;
 use super::plan::{Plan, System};
+use super::questions::{Asked, Begun, LATE_MAX, Looked, Question, SAMPLES_MAX, Turn};
 use super::recorder::Recorder;
-use super::segment::{Begun, Segment, Turn};
+use super::segment::Segment;
 use super::store::Record;
 use crate::error::LabError;
 use crate::remote::hosts::{self, Side};
-use crate::vm::Cache;
 use ktsn_realtime::Profile;
-use ktsn_realtime::causes::Cause;
-use ktsn_realtime::requirements::table_1;
-use ktsn_realtime::results::Skip;
-use ktsn_realtime::verdict::Share;
-use ktsn_time::Nanos;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Most latencies of an answer, and most late ones with their causes: an answer stays below the longest line of a session.
-pub(super) const SAMPLES_MAX: usize = 20_000;
-pub(super) const LATE_MAX: usize = 400;
 /// Turns that may wait for a question: two minutes.
 const WAITING_MAX: usize = 1200;
 /// How long an answer waits for latencies.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
-
-/// What the first host wants measured: its plan, as far as it concerns this one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Asked {
-    period_ns: i64,
-    duration_ns: i64,
-    limit_ns: i64,
-    workers: u32,
-    worker_mib: u64,
-    cpu: Option<u32>,
-    profiles: Vec<Profile>,
-}
-
-impl Asked {
-    pub(super) fn of(plan: &Plan) -> Self {
-        Self {
-            period_ns: plan.period.get(),
-            duration_ns: plan.duration.get(),
-            limit_ns: plan.limit.get(),
-            workers: plan.workers,
-            worker_mib: plan.worker_mib,
-            cpu: plan.cpu,
-            profiles: plan.profiles.clone(),
-        }
-    }
-
-    /// This host's own plan.
-    fn plan(&self, out: PathBuf) -> Plan {
-        Plan {
-            systems: vec![System::Host],
-            profiles: self.profiles.clone(),
-            period: Nanos::new(self.period_ns),
-            duration: Nanos::new(self.duration_ns),
-            limit: Nanos::new(self.limit_ns),
-            requirements: table_1(),
-            share: Share::default(),
-            workers: self.workers,
-            worker_mib: self.worker_mib,
-            cpu: self.cpu,
-            guests: Parts {
-                tools: Err("not used".to_owned()),
-                cache: Cache::find(Some(&out)),
-                accelerator: None,
-                workspace: out.clone(),
-            },
-            out,
-            resume: false,
-            lock: None,
-            other: None,
-            command: Vec::new(),
-        }
-    }
-}
-
-/// What the first host may ask.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum Question {
-    /// What this host allows: [`Looked`].
-    Look,
-    /// Start the probe: [`Begun`].
-    Begin { profile: Profile, loops: u64 },
-    /// What has come since the last question: [`Turn`].
-    Read,
-}
-
-/// What this host allows.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Looked {
-    /// What limits a run here, in words.
-    pub(super) notices: Vec<String>,
-    /// Profiles that cannot be measured.
-    pub(super) skips: Vec<(Profile, Skip)>,
-    /// Causes that no counter of this host shows.
-    pub(super) unseen: Vec<Cause>,
-}
 
 /// Serves the first host until it has no more questions. Files lie in the working directory.
 ///
@@ -136,8 +47,10 @@ struct Measuring {
 }
 
 impl Side for Measuring {
-    fn answer(&mut self, question: &Value) -> Result<Value, LabError> {
-        match Question::deserialize(question).map_err(|error| hosts::not_asked(&error.to_string()))? {
+    type Question = Question;
+
+    fn answer(&mut self, question: Question) -> Result<Value, LabError> {
+        match question {
             Question::Look => Ok(json!(self.look())),
             Question::Begin { profile, loops } => {
                 // The one before has ended, or ends now.
@@ -152,6 +65,11 @@ impl Side for Measuring {
                 running.read().map(|turn| json!(turn))
             }
         }
+    }
+
+    /// What disturbs the machine is measured: nothing waits.
+    fn is_timed(&self) -> bool {
+        false
     }
 }
 
@@ -275,7 +193,7 @@ impl Turn {
     fn take(&mut self, samples_max: usize, late_max: usize) -> Self {
         let until_late = self.late.get(late_max).map_or(usize::MAX, |late| late.index);
         let count = samples_max.min(until_late).min(self.ns.len());
-        let ns: Vec<u64> = self.ns.drain(..count).collect();
+        let ns: Vec<i64> = self.ns.drain(..count).collect();
         let within = self.late.iter().take_while(|late| late.index < count).count();
         let late = self.late.drain(..within).collect();
         self.late.iter_mut().for_each(|late| late.index -= count);
@@ -287,6 +205,8 @@ impl Turn {
 mod tests {
     use super::super::store::Late;
     use super::*;
+    use ktsn_realtime::causes::Cause;
+    use serde::Deserialize as _;
 
     fn late(index: usize) -> Late {
         Late { index, lateness_ns: 5, causes: Vec::new(), thread: None }
@@ -309,7 +229,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!((all, of_late), ((0..10).collect::<Vec<u64>>(), vec![1, 4, 5, 8]));
+        assert_eq!((all, of_late), ((0..10).collect::<Vec<i64>>(), vec![1, 4, 5, 8]));
         assert!(answers > 3 && held.ns.is_empty());
         // The longest answer fits into a line of a session.
         let causes: Vec<_> = Cause::ALL
@@ -323,7 +243,7 @@ mod tests {
             causes: causes.clone(),
             thread: thread.clone(),
         });
-        let turn = Turn { ns: vec![6_000_000_000; SAMPLES_MAX], late: late.collect(), is_last: false };
+        let turn = Turn { ns: vec![i64::MIN; SAMPLES_MAX], late: late.collect(), is_last: false };
         assert!(json!(turn).to_string().len() < (1 << 20) - 100, "{}", json!(turn).to_string().len());
     }
 

@@ -6,11 +6,12 @@
 //! under FreeRTOS is built from the source tree (`virtio-net/ports/probe`).
 
 use super::commands::{self, Words};
+pub use super::plan::Parts;
 use super::plan::{Cpus, Plan, System, list};
 use crate::command::output_of;
 use crate::error::LabError;
 use crate::tools::Tools;
-use crate::vm::{self, Accelerator, Cache, Choice, Renew};
+use crate::vm::{self, Accelerator, Choice, Renew};
 use ktsn_realtime::Profile;
 use ktsn_realtime::profile::Load;
 use ktsn_realtime::results::Skip;
@@ -54,19 +55,6 @@ const RTOS_QEMU: &[&str] = &[
 pub(super) const LOADED: &str = "the load begins";
 /// The builder's exit status where a program is missing.
 const MISSING: i32 = 3;
-
-/// What guests are made of.
-#[derive(Clone, Debug)]
-pub struct Parts {
-    /// The programs that a Linux guest gets, or why they are not here and what to do.
-    pub tools: Result<Tools, String>,
-    /// The images of Linux guests.
-    pub cache: Cache,
-    /// How Linux guests run; `None`: by KVM where a guest boots with it.
-    pub accelerator: Option<Accelerator>,
-    /// The source tree with `virtio-net/`.
-    pub workspace: PathBuf,
-}
 
 /// The guests of a plan, or why they cannot be had. A system that the plan does not name has none.
 #[derive(Clone, Debug, Default)]
@@ -173,14 +161,14 @@ impl Linux {
         };
         let image = vm::image(&parts.cache, kind, Renew::Nothing, watch)?;
         let mut octets = 0;
-        for file in [&image.files(), &tools.ktsn, &tools.ktsnd, &tools.libktsn] {
+        for file in [&image.files(), &tools.ktsn, &tools.bench, &tools.ktsnd, &tools.libktsn] {
             octets += std::fs::metadata(file).map_err(LabError::file(file))?.len();
         }
         // As `ktsn vm run` asks for it: the files are unpacked into half of what their archive leaves.
         let base_mib = 3 * octets.div_ceil(1 << 20) + KERNEL_MIB;
         let kernel = image.facts.kernel.clone();
         Ok(Self {
-            ktsn: tools.ktsn.clone(),
+            ktsn: tools.bench.clone(),
             cache: parts.cache.directory().to_owned(),
             choice,
             kernel,
@@ -243,7 +231,7 @@ impl Linux {
         let is_alone = profile.has_neighbours() && profile.is_pinned();
         let count = if is_alone { 1 } else { self.cpus(cpus.all.len()) };
         let cpu = profile.is_pinned().then(|| u32::try_from(count - 1).unwrap_or(0));
-        let mut program = commands::probe(plan, Some(super::limits::FIFO_MAX), cpu, loops);
+        let mut program = commands::probe(plan, Some(ktsn_host::cyclictest::FIFO_MAX), cpu, loops);
         if profile.load() == Load::Inside {
             let load = commands::stress(stress, plan.workers, plan.worker_mib);
             let load = if profile.is_pinned() { commands::on_cpus(&[0], load) } else { load };
@@ -273,7 +261,7 @@ pub(super) struct Rtos {
 impl Rtos {
     fn build(plan: &Plan) -> Result<Self, LabError> {
         let program = build_probe(&plan.guests.workspace, &plan.out.join("guests"), "freertos")?;
-        if !super::limits::is_installed(RTOS_QEMU[0]) {
+        if !ktsn_host::is_installed(RTOS_QEMU[0]) {
             return Err(LabError::Impossible {
                 what: format!("{} is not installed", RTOS_QEMU[0]),
                 remedy: "`make setup`".to_owned(),

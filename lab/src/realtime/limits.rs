@@ -8,17 +8,15 @@ use super::guests::{Guests, Rtos};
 use super::other;
 use super::plan::{Cpus, Plan, System};
 use crate::error::LabError;
-use ktsn_measure::clock::{RealTime, group_without_budget};
+use ktsn_host::cyclictest;
+pub(super) use ktsn_host::cyclictest::FIFO_MAX;
+pub(super) use ktsn_host::is_installed;
 use ktsn_realtime::Profile;
 use ktsn_realtime::profile::Load;
 use ktsn_realtime::results::Skip;
-use rustix::process::{Resource, getrlimit};
-use rustix::thread::CapabilitySet;
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// Highest priority of SCHED_FIFO.
-pub(super) const FIFO_MAX: u8 = 99;
 /// A load may use this much of the memory that is free.
 const MEMORY_SHARE: f64 = 0.8;
 /// Room that records and a disk load need, in MiB.
@@ -40,12 +38,6 @@ pub(super) struct Machine {
     pub(super) other: Option<Result<other::Host, Skip>>,
     available_mib: u64,
     is_root: bool,
-}
-
-/// Whether a program of this name can be started.
-pub(super) fn is_installed(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
 impl Machine {
@@ -83,7 +75,7 @@ impl Machine {
             meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
         Ok(Self {
             cpus: Cpus::choose(all.filter_map(|cpu| u32::try_from(cpu).ok()).collect(), plan.cpu)?,
-            fifo: fifo(),
+            fifo: cyclictest::fifo(),
             hierarchy: Hierarchy::find(),
             stress: ["stress", "stress-ng"].into_iter().find(|name| is_installed(name)),
             has_iperf3: is_installed("iperf3"),
@@ -232,29 +224,6 @@ fn check_disk(plan: &Plan, samples: u64) -> Result<(), LabError> {
         });
     }
     Ok(())
-}
-
-/// The highest priority under SCHED_FIFO that the kernel grants, or why it grants none.
-fn fifo() -> Result<u8, String> {
-    let held = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
-    let limit = getrlimit(Resource::Rtprio).current.unwrap_or(u64::from(FIFO_MAX));
-    let highest = if held.contains(CapabilitySet::SYS_NICE) { u64::from(FIFO_MAX) } else { limit };
-    let highest = u8::try_from(highest).unwrap_or(FIFO_MAX).min(FIFO_MAX);
-    if highest == 0 {
-        return Err(
-            "neither CAP_SYS_NICE nor RLIMIT_RTPRIO grants it: run as root, or set LimitRTPRIO=99".to_owned()
-        );
-    }
-    // On a thread of its own, so that the caller stays an ordinary thread.
-    let request = RealTime { fifo: Some(highest), ..RealTime::default() };
-    match std::thread::spawn(move || request.apply()).join() {
-        Ok(Ok(())) => Ok(highest),
-        Ok(Err(refusal)) => {
-            let group = group_without_budget().map(|file| format!(" ({} is 0)", file.display()));
-            Err(format!("{refusal}{}", group.unwrap_or_default()))
-        }
-        Err(_) => Err("the trial ended early".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ mod limits;
 mod load;
 mod other;
 mod plan;
-mod probe;
 mod probes;
+mod questions;
 mod recorder;
 mod segment;
 mod skipped;
@@ -34,9 +34,10 @@ pub use other::Other;
 pub use plan::{Plan, System, WORKER_MIB, WORKERS};
 pub use probes::{Agreement, DISTANCE_MAX, compare_probes};
 
+use crate::carry_out::{Experiment, Measured, Rules, Session, Terms, Turn, carry_out};
 use crate::error::LabError;
-use crate::exclusive::MeasureLock;
-use ktsn_measure::results::Document;
+use crate::experiment::{Event, Watch};
+use ktsn_measure::results::{Check, Document};
 use ktsn_realtime::profile::Load;
 use ktsn_realtime::results::Skip;
 use ktsn_realtime::{Cell, Profile, RealTime};
@@ -44,7 +45,7 @@ use ktsn_time::{Nanos, Span};
 use limits::Machine;
 use other::There;
 use recorder::Recorder;
-use segment::{Begun, Segment, Turn};
+use segment::{Begun, Segment};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use store::{Header, Record, Store};
@@ -52,35 +53,20 @@ use store::{Header, Record, Store};
 /// The file format of records.
 const VERSION: u32 = 1;
 
-/// What happens while a run lasts.
-#[derive(Clone, Copy, Debug)]
-pub enum Event<'a> {
-    /// Another measurement holds the lock.
-    WaitingForLock,
-    /// What limits the run here.
-    Notice(&'a str),
-    /// Samples so far, of all cells together.
-    Measured {
-        /// The cell that is measured.
-        cell: &'a str,
-        /// Samples that there are.
-        done: u64,
-        /// Samples that there will be.
-        all: u64,
-    },
-}
-
-/// Hears what happens.
-pub type Watch<'a> = dyn FnMut(Event<'_>) + 'a;
-
-/// A cell that is measured.
-struct Running {
+/// Where one cell stands.
+struct Place {
     system: System,
     profile: Profile,
-    store: Store,
-    recorder: Recorder,
-    /// Why it could not be measured after all.
+    /// Its records, and what they come to.
+    record: Option<(Store, Recorder)>,
+    /// Why it is not measured.
     skip: Option<Skip>,
+}
+
+impl Place {
+    fn samples(&self) -> u64 {
+        self.record.as_ref().map_or(0, |(_, recorder)| recorder.samples())
+    }
 }
 
 /// Measures all cells of a plan.
@@ -90,53 +76,35 @@ struct Running {
 /// stay, and the same plan with `resume` goes on behind them.
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Document, LabError> {
     plan.check()?;
-    let lock = plan.lock.as_deref();
-    let _lock = lock.map(|lock| MeasureLock::take(lock, || watch(Event::WaitingForLock))).transpose()?;
-    let folder = |name: &str| {
-        let folder = plan.out.join(name);
-        std::fs::create_dir_all(&folder).map_err(LabError::file(&folder)).map(|()| folder)
+    let measure = |session: &mut Session<'_>| {
+        let folder = |name: &str| {
+            let folder = plan.out.join(name);
+            std::fs::create_dir_all(&folder).map_err(LabError::file(&folder)).map(|()| folder)
+        };
+        let (records, log) = (folder("records")?, folder("log")?);
+        let _directory = store::own(&plan.out, plan.resume)?;
+        let machine = Machine::look(plan, &mut |step| (session.watch)(Event::Notice(step)))?;
+        machine.notices().iter().for_each(|notice| (session.watch)(Event::Notice(notice)));
+        describe(plan, &machine, &mut session.document);
+        let mut cells = Cells { plan, machine: &machine, log, all: Vec::new() };
+        for (&system, &profile) in
+            plan.systems.iter().flat_map(|system| plan.profiles.iter().map(move |p| (system, p)))
+        {
+            let skip = machine.skip(plan, system, profile);
+            let record = skip.is_none().then(|| open(plan, &machine, &records, system, profile));
+            cells.all.push(Place { system, profile, record: record.transpose()?, skip });
+        }
+        let slices = u32::try_from(plan.slices().len()).unwrap_or(u32::MAX);
+        match session.measure(&mut cells, slices) {
+            Err(LabError::Nothing(_)) => return Err(skipped::all(&cells.cells())),
+            done => done?,
+        }
+        session.document.realtime = Some(conclude(plan, cells.cells(), &cells.log)?);
+        Ok(())
     };
-    let (records, log) = (folder("records")?, folder("log")?);
-    let _directory = store::own(&plan.out, plan.resume)?;
-    let machine = Machine::look(plan, &mut |step| watch(Event::Notice(step)))?;
-    machine.notices().iter().for_each(|notice| watch(Event::Notice(notice)));
-    let mut document = Document::new("rt", plan.command.clone());
-    describe(plan, &machine, &mut document);
-    let (mut running, mut skipped) = (Vec::new(), Vec::new());
-    for (&system, &profile) in
-        plan.systems.iter().flat_map(|system| plan.profiles.iter().map(move |p| (system, p)))
-    {
-        match machine.skip(plan, system, profile) {
-            Some(skip) => {
-                say_skip(&plan.name(system), profile, &skip, watch);
-                skipped.push(Cell { skip: Some(skip), ..Cell::new(&plan.name(system), profile) });
-            }
-            None => running.push(open(plan, &machine, &records, system, profile)?),
-        }
-    }
-    if running.is_empty() {
-        return Err(skipped::all(&skipped));
-    }
-    let log_of_tracers = log.clone();
-    let mut runner =
-        Runner { plan, machine: &machine, log, all: plan.samples() * running.len() as u64, done: 0 };
-    runner.done = running.iter().map(|cell| cell.recorder.samples()).sum();
-    for target in plan.slices() {
-        for cell in running.iter_mut().filter(|cell| cell.skip.is_none()) {
-            runner.measure_or_skip(cell, target, watch)?;
-        }
-    }
-    let measured = running.into_iter().map(|cell| Cell {
-        environment: machine.environment(cell.system),
-        skip: cell.skip,
-        ..cell.recorder.cell(&plan.name(cell.system), cell.profile)
-    });
-    let cells: Vec<Cell> = measured.chain(skipped).collect();
-    if cells.iter().all(|cell| cell.skip.is_some()) {
-        return Err(skipped::all(&cells));
-    }
-    document.realtime = Some(conclude(plan, cells, &log_of_tracers)?);
-    Ok(document)
+    let terms =
+        Terms { name: "rt", lock: plan.lock.as_deref(), command: &plan.command, rules: Rules::Disturbed };
+    Ok(carry_out(&terms, watch, measure, |_, _| ())?.whole()?.document)
 }
 
 /// The result of all cells, with what the kernel's tracers say.
@@ -159,10 +127,6 @@ fn conclude(plan: &Plan, mut cells: Vec<Cell>, log: &Path) -> Result<RealTime, L
     }
     found.conclude();
     Ok(found)
-}
-
-fn say_skip(system: &str, profile: Profile, skip: &Skip, watch: &mut Watch<'_>) {
-    watch(Event::Notice(&format!("{system}, profile {profile} is skipped: {} ({})", skip.reason, skip.kind)));
 }
 
 fn describe(plan: &Plan, machine: &Machine, document: &mut Document) {
@@ -191,7 +155,7 @@ fn open(
     records: &Path,
     system: System,
     profile: Profile,
-) -> Result<Running, LabError> {
+) -> Result<(Store, Recorder), LabError> {
     let header = Header {
         version: VERSION,
         system: plan.name(system),
@@ -212,90 +176,134 @@ fn open(
     let mut recorder = Recorder::new(plan.samples(), plan.period);
     let path = records.join(format!("{}-{profile}.rt", plan.name(system)));
     let store = Store::open(&path, &header, plan.resume, |record| recorder.take(&record))?;
-    Ok(Running { system, profile, store, recorder, skip: None })
+    Ok((store, recorder))
 }
 
 /// Whether this failure is that of the system, and the other cells can be measured.
 fn can_skip(system: System, error: &LabError) -> bool {
     match error {
         LabError::Process { .. } | LabError::Start { .. } => system.is_guest(),
-        LabError::Remote(_) => system == System::Ssh,
+        LabError::Remote { .. } => system == System::Ssh,
         _ => false,
     }
 }
 
-/// What all slices of a run share.
-struct Runner<'a> {
+/// The cells of a plan, measured in slices.
+struct Cells<'a> {
     plan: &'a Plan,
     machine: &'a Machine,
     log: PathBuf,
-    all: u64,
-    done: u64,
+    all: Vec<Place>,
 }
 
-impl Runner<'_> {
-    /// Measures a cell until it has `target` samples. A guest or another machine that yields no latency at all makes the cell a typed skip.
-    fn measure_or_skip(
-        &mut self,
-        cell: &mut Running,
-        target: u64,
-        watch: &mut Watch<'_>,
-    ) -> Result<(), LabError> {
-        match self.measure(cell, target, watch) {
-            Err(error) if cell.recorder.samples() == 0 && can_skip(cell.system, &error) => {
-                let reason = guests::one_line(&error.to_string());
-                let kind = if cell.system.is_guest() { "guest_failed" } else { "host_failed" };
-                let skip = Skip { kind: kind.to_owned(), reason };
-                say_skip(&self.plan.name(cell.system), cell.profile, &skip, watch);
-                cell.skip = Some(skip);
-                self.all -= self.plan.samples();
-                Ok(())
-            }
-            done => done,
-        }
+impl Experiment for Cells<'_> {
+    /// The place's number.
+    type Row = usize;
+    type Extra = ();
+
+    fn rows(&self) -> Vec<usize> {
+        (0..self.all.len()).collect()
     }
 
-    /// Measures a cell until it has `target` samples.
-    fn measure(&mut self, cell: &mut Running, target: u64, watch: &mut Watch<'_>) -> Result<(), LabError> {
-        while cell.recorder.samples() < target {
-            let begun = cell.recorder.samples();
-            self.segment(cell, target - begun, watch)?;
-            if cell.recorder.samples() == begun {
+    fn name(&self, &index: &usize) -> String {
+        let Place { system, profile, .. } = self.all[index];
+        format!("{}, profile {profile}", self.plan.name(system))
+    }
+
+    fn missing(&self, &index: &usize) -> Option<String> {
+        let Skip { kind, reason } = self.all[index].skip.as_ref()?;
+        Some(format!("{reason} ({kind})"))
+    }
+
+    fn units(&self, _: &usize) -> u64 {
+        self.plan.samples() / self.plan.slices().len() as u64
+    }
+
+    /// Measures a cell until it has the samples of its slice. A guest or another machine that yields no latency at all is a typed skip.
+    fn run(&mut self, &index: &usize, turn: &mut Turn<'_>) -> Result<Measured, LabError> {
+        let slices = self.plan.slices();
+        let slice = usize::try_from(turn.round).unwrap_or(usize::MAX).min(slices.len());
+        let before = if slice < 2 { 0 } else { slices[slice - 2] };
+        let target = slices[slice.saturating_sub(1)];
+        while self.all[index].samples() < target {
+            let begun = self.all[index].samples();
+            if let Err(error) = self.segment(index, target - begun, before, turn) {
+                let system = self.all[index].system;
+                if self.all[index].samples() > 0 || !can_skip(system, &error) {
+                    return Err(error);
+                }
+                let what = guests::one_line(&error.to_string());
+                let kind = if system.is_guest() { "guest_failed" } else { "host_failed" };
+                self.all[index].skip = Some(Skip { kind: kind.to_owned(), reason: what.clone() });
+                let remedy = format!("see {}", self.log.display());
+                return Err(LabError::Impossible { what, remedy });
+            }
+            if self.all[index].samples() == begun {
                 let (name, problem) = ("the probe".to_owned(), "ended without a latency".to_owned());
                 return Err(LabError::Process { name, problem, stderr: String::new() });
             }
         }
-        Ok(())
+        Ok(Measured::default())
     }
 
-    /// One probe from its start to its end.
-    fn segment(&mut self, cell: &mut Running, loops: u64, watch: &mut Watch<'_>) -> Result<(), LabError> {
+    /// Its cell says it.
+    fn skipped(&mut self, _: &usize, _: String) -> Option<Check> {
+        None
+    }
+}
+
+impl Cells<'_> {
+    /// One probe from its start to its end, in a slice that begins behind `before` samples.
+    fn segment(
+        &mut self,
+        index: usize,
+        loops: u64,
+        before: u64,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), LabError> {
         let (plan, machine) = (self.plan, self.machine);
-        let of = (cell.system, cell.profile);
-        let mut source = match (&plan.other, cell.system) {
+        let Place { system, profile, record, .. } = &mut self.all[index];
+        let Some((store, recorder)) = record else { return Ok(()) };
+        let mut source = match (&plan.other, *system) {
             (Some(other), System::Ssh) => {
-                Source::There(Box::new(There::start(other, plan, cell.profile, loops)?))
+                Source::There(Box::new(There::start(other, plan, *profile, loops)?))
             }
-            _ => Source::Here(Box::new(Segment::start(plan, machine, of, loops, &self.log)?)),
+            _ => {
+                Source::Here(Box::new(Segment::start(plan, machine, (*system, *profile), loops, &self.log)?))
+            }
         };
         let Begun { fifo, cpu } = source.begun();
-        cell.recorder.check_start(fifo, cpu).map_err(|problem| cell.store.refuse(problem))?;
-        cell.store.append(&Record::Start { fifo, cpu })?;
-        cell.recorder.take(&Record::Start { fifo, cpu });
-        let name = format!("{}, profile {}", plan.name(cell.system), cell.profile);
+        recorder.check_start(fifo, cpu).map_err(|problem| store.refuse(problem))?;
+        store.append(&Record::Start { fifo, cpu })?;
+        recorder.take(&Record::Start { fifo, cpu });
         loop {
-            let Turn { ns, late, is_last } = source.turn(cell.recorder.median())?;
-            self.done += ns.len() as u64;
+            let segment::Turn { ns, late, is_last } = source.turn(recorder.median())?;
             if !ns.is_empty() {
                 let record = Record::Samples { ns, late };
-                cell.store.append(&record)?;
-                cell.recorder.take(&record);
+                store.append(&record)?;
+                recorder.take(&record);
             }
-            watch(Event::Measured { cell: &name, done: self.done, all: self.all });
+            turn.progress(recorder.samples().saturating_sub(before));
             if is_last {
                 return Ok(());
             }
         }
+    }
+
+    /// The cells as they stand.
+    fn cells(&self) -> Vec<Cell> {
+        let of = |place: &Place| {
+            let Place { system, profile, record, skip } = place;
+            let name = self.plan.name(*system);
+            let cell = match record {
+                Some((_, recorder)) => {
+                    Cell { environment: self.machine.environment(*system), ..recorder.cell(&name, *profile) }
+                }
+                None => Cell::new(&name, *profile),
+            };
+            Cell { skip: skip.clone(), ..cell }
+        };
+        self.all.iter().map(of).collect()
     }
 }
 
@@ -313,7 +321,7 @@ impl Source {
         }
     }
 
-    fn turn(&mut self, median: Option<Span>) -> Result<Turn, LabError> {
+    fn turn(&mut self, median: Option<Span>) -> Result<segment::Turn, LabError> {
         match self {
             Self::Here(segment) => segment.turn(median),
             // The other machine finds the causes, with a median of its own.

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Another machine as a system, reached by ssh. In: the host. Out: what it allows, and the latencies that it measures of itself; or why there
-//! are none. Its answers are held against what is known here; what it cannot have measured ends the run.
+//! are none. Lengths and times of its answers are bounded.
 
-use super::far::{Asked, LATE_MAX, Looked, Question, SAMPLES_MAX};
 use super::guests::one_line;
+pub use super::plan::Other;
 use super::plan::Plan;
-use super::segment::{Begun, Turn};
+use super::questions::{Asked, Begun, LATE_MAX, Looked, Question, SAMPLES_MAX, Turn};
 use crate::error::LabError;
-use crate::remote::Remote;
 use crate::remote::hosts::{ANSWER_MAX, Far};
 use crate::vm::printable;
 use ktsn_realtime::Profile;
 use ktsn_realtime::causes::Cause;
 use ktsn_realtime::results::Skip;
-use ktsn_time::{Nanos, Span};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// The name of the other side's command.
@@ -22,18 +20,6 @@ const EXPERIMENT: &str = "rt";
 /// Most words that are taken of it.
 const NOTICES_MAX: usize = 16;
 const WORDS_MAX: usize = 300;
-/// Clocks of two machines run at the same rate, but for this share; and this much is always allowed.
-const RATE: f64 = 1.01;
-const SLACK: Duration = Duration::from_secs(1);
-
-/// How the other machine is reached.
-#[derive(Clone, Debug)]
-pub struct Other {
-    /// The machine, and its ktsn.
-    pub remote: Remote,
-    /// What `--version` says here.
-    pub version: String,
-}
 
 /// What is known of the other machine.
 #[derive(Clone, Debug)]
@@ -48,7 +34,7 @@ impl Host {
     pub(super) fn find(other: &Other, plan: &Plan, watch: &mut dyn FnMut(&str)) -> Result<Self, LabError> {
         other.remote.check_version(&other.version)?;
         let (mut far, environment) = Far::begin(&other.remote, EXPERIMENT, &Asked::of(plan))?;
-        let mut looked: Looked = far.ask(&json!(Question::Look), ANSWER_MAX)?;
+        let mut looked: Looked = far.ask(&Question::Look, ANSWER_MAX)?;
         for (_, skip) in &mut looked.skips {
             *skip = Skip { kind: words(&skip.kind), reason: words(&skip.reason) };
         }
@@ -103,46 +89,31 @@ fn describe(environment: &Value, unseen: &[Cause]) -> String {
 #[derive(Debug)]
 pub(super) struct There {
     far: Far,
-    limits: Limits,
+    /// Latencies that may still come.
+    left: u64,
     silent: Instant,
     silence_max: Duration,
     pub(super) begun: Begun,
 }
 
-/// What is known here of a running probe there.
-#[derive(Debug)]
-struct Limits {
-    period: Span,
-    excursion: Span,
-    /// Latencies that may still come, and those that came.
-    left: u64,
-    came: u64,
-    since: Instant,
-}
-
 impl There {
     pub(super) fn start(other: &Other, plan: &Plan, profile: Profile, loops: u64) -> Result<Self, LabError> {
         let (mut far, _) = Far::begin(&other.remote, EXPERIMENT, &Asked::of(plan))?;
-        let since = Instant::now();
-        let begun = far.ask(&json!(Question::Begin { profile, loops }), ANSWER_MAX)?;
-        let of = |span: Nanos| Span::not_negative(span);
-        let limits =
-            Limits { period: of(plan.period), excursion: of(plan.limit), left: loops, came: 0, since };
+        let begun = far.ask(&Question::Begin { profile, loops }, ANSWER_MAX)?;
         let silence_max = ANSWER_MAX + Duration::from_nanos(plan.period.get().unsigned_abs()) * 10;
-        Ok(Self { far, limits, silent: Instant::now(), silence_max, begun })
+        Ok(Self { far, left: loops, silent: Instant::now(), silence_max, begun })
     }
 
     /// What came since the last turn.
     pub(super) fn turn(&mut self) -> Result<Turn, LabError> {
-        let mut turn: Turn = self.far.ask(&json!(Question::Read), ANSWER_MAX)?;
-        if let Some(problem) = self.limits.refusal(&turn, self.limits.since.elapsed()) {
+        let mut turn: Turn = self.far.ask(&Question::Read, ANSWER_MAX)?;
+        if let Some(problem) = refusal(&turn, self.left) {
             return Err(self.far.refuse(problem).into());
         }
         for late in &mut turn.late {
             late.thread = late.thread.take().map(|thread| words(&thread));
         }
-        self.limits.left -= turn.ns.len() as u64;
-        self.limits.came += turn.ns.len() as u64;
+        self.left -= turn.ns.len() as u64;
         if !turn.ns.is_empty() {
             self.silent = Instant::now();
         } else if self.silent.elapsed() > self.silence_max {
@@ -153,88 +124,39 @@ impl There {
     }
 }
 
-impl Limits {
-    /// Why no probe can have measured this; `elapsed` has passed since it was asked for.
-    fn refusal(&self, turn: &Turn, elapsed: Duration) -> Option<String> {
-        let count = turn.ns.len();
-        if count > SAMPLES_MAX || turn.late.len() > LATE_MAX {
-            return Some(format!("it gave {count} latencies at once, {} late", turn.late.len()));
-        }
-        if count as u64 > self.left {
-            return Some(format!("it gave {count} latencies, {} were left of those asked for", self.left));
-        }
-        let elapsed = elapsed.mul_f64(RATE) + SLACK;
-        let elapsed = Span::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
-        let passed = elapsed.as_nanos() / self.period.as_nanos().max(1);
-        if self.came + count as u64 > passed {
-            return Some(format!(
-                "it gave {} latencies, and {passed} periods have passed",
-                self.came + count as u64
-            ));
-        }
-        if let Some(latency) = turn.ns.iter().find(|&&latency| latency > elapsed.as_nanos()) {
-            return Some(format!("it gave a latency of {latency} ns, which is longer than its probe ran"));
-        }
-        let late_in_order = turn.late.windows(2).all(|pair| pair[0].index < pair[1].index);
-        let is_late = |late: &super::store::Late| {
-            let Some(&latency) = turn.ns.get(late.index) else { return false };
-            latency > self.excursion.as_nanos()
-                && late.lateness_ns <= latency
-                && late.causes.len() <= Cause::ALL.len()
-                && late.causes.iter().all(|one| one.explained_ns <= late.lateness_ns)
-        };
-        match turn.late.iter().find(|late| !is_late(late)) {
-            Some(late) => Some(format!("its late wake-up {} is none of those that it gave", late.index)),
-            None if !late_in_order => Some("its late wake-ups are out of order".to_owned()),
-            None => None,
-        }
+/// Why a turn is none of a probe that has `left` wake-ups to go: the bounds of what is recorded here.
+fn refusal(turn: &Turn, left: u64) -> Option<String> {
+    let count = turn.ns.len();
+    if count > SAMPLES_MAX || turn.late.len() > LATE_MAX {
+        return Some(format!("it gave {count} latencies at once, {} late", turn.late.len()));
     }
+    if count as u64 > left {
+        return Some(format!("it gave {count} latencies, {left} were left of those asked for"));
+    }
+    let odd = turn.late.iter().find(|late| late.index >= count);
+    odd.map(|late| format!("its late wake-up {} is none of those that it gave", late.index))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::store::Late;
     use super::*;
-    use ktsn_realtime::causes::Explained;
-    use proptest::prelude::*;
-
-    fn limits() -> Limits {
-        let millis = |millis: i64| Span::not_negative(Nanos::from_millis(millis));
-        Limits { period: millis(10), excursion: millis(1), left: 100, came: 50, since: Instant::now() }
-    }
-
-    fn late(index: usize, lateness_ns: u64, explained_ns: u64) -> Late {
-        let causes = vec![Explained { cause: Cause::Steal, explained_ns }];
-        Late { index, lateness_ns, causes, thread: None }
-    }
-
-    const NOW: Duration = Duration::from_secs(1);
+    use serde_json::json;
 
     #[test]
-    fn what_no_probe_can_have_measured_is_refused() {
-        let good =
-            Turn { ns: vec![5_000, 2_000_000], late: vec![late(1, 1_900_000, 1_900_000)], is_last: false };
-        assert_eq!(limits().refusal(&good, NOW), None);
-        let refused = |turn: Turn, word: &str| {
-            let problem = limits().refusal(&turn, NOW).unwrap_or_default();
+    fn what_cannot_be_recorded_is_refused() {
+        let late = |index| Late { index, lateness_ns: 1, causes: Vec::new(), thread: None };
+        let turn = |count, late| Turn { ns: vec![1; count], late, is_last: false };
+        assert_eq!(refusal(&turn(100, vec![late(0), late(99)]), 100), None);
+        for (turn, word) in [
+            (turn(101, Vec::new()), "100 were left"),
+            (turn(SAMPLES_MAX + 1, Vec::new()), "at once"),
+            (turn(1, vec![late(0); LATE_MAX + 1]), "at once"),
+            (turn(2, vec![late(2)]), "late wake-up 2 is none"),
+        ] {
+            let problem = refusal(&turn, 100).unwrap();
             assert!(problem.contains(word), "{word}: {problem}");
-        };
-        refused(Turn { ns: vec![1; 101], ..Turn::default() }, "100 were left");
-        refused(Turn { ns: vec![1; SAMPLES_MAX + 1], ..Turn::default() }, "at once");
-        // Two seconds have 200 periods: slack and rate included, not 300.
-        let more = Limits { left: 1000, ..limits() };
-        let problem = more.refusal(&Turn { ns: vec![1; 250], ..Turn::default() }, NOW).unwrap();
-        assert!(problem.contains("300 latencies, and 201 periods"), "{problem}");
-        refused(Turn { ns: vec![u64::MAX], ..Turn::default() }, "longer than its probe ran");
-        let with = |late: Vec<Late>| Turn { late, ..good.clone() };
-        refused(with(vec![late(2, 1, 1)]), "late wake-up 2 is none");
-        refused(with(vec![late(0, 1, 1)]), "late wake-up 0 is none");
-        refused(with(vec![late(1, 2_000_001, 1)]), "late wake-up 1 is none");
-        refused(with(vec![late(1, 10, 11)]), "late wake-up 1 is none");
-        refused(with(vec![late(1, 10, 1), late(1, 10, 1)]), "out of order");
-        let mut many = late(1, 10, 1);
-        many.causes = vec![many.causes[0]; Cause::ALL.len() + 1];
-        refused(with(vec![many]), "late wake-up 1 is none");
+        }
     }
 
     #[test]
@@ -248,26 +170,5 @@ mod tests {
             )
         );
         assert!(describe(&json!([]), &[]).contains("Linux ?, 0 CPUs"));
-    }
-
-    proptest! {
-        /// Whatever passes can be recorded: no sample that was not asked for, no sum that no time allows, no index that leads nowhere.
-        #[test]
-        fn what_passes_can_be_recorded(
-            ns in prop::collection::vec(prop_oneof![0_u64..3_000_000, any::<u64>()], 0..120),
-            late in prop::collection::vec((0_usize..130, 0_u64..3_000_000, 0_u64..3_000_000), 0..5),
-        ) {
-            let late = late.into_iter().map(|(index, lateness, explained)| late_of(index, lateness, explained)).collect();
-            let turn = Turn { ns, late, is_last: false };
-            if limits().refusal(&turn, NOW).is_none() {
-                prop_assert!(turn.ns.len() <= 100);
-                prop_assert!(turn.ns.iter().sum::<u64>() <= 100 * 2_010_000_000);
-                prop_assert!(turn.late.iter().all(|late| turn.ns[late.index] >= late.lateness_ns));
-            }
-        }
-    }
-
-    fn late_of(index: usize, lateness_ns: u64, explained_ns: u64) -> Late {
-        late(index, lateness_ns, explained_ns)
     }
 }

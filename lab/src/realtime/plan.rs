@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is measured. In: systems, profiles, how long, how hard. Out: a checked [`Plan`], and the CPUs of probe and load.
 
-use super::guests::Parts;
-use super::other::Other;
 use crate::error::LabError;
 use crate::experiment::none_twice;
+use crate::remote::Remote;
+use crate::tools::Tools;
+use crate::vm::{Accelerator, Cache};
 use ktsn_realtime::verdict::Share;
 use ktsn_realtime::{Profile, Requirement};
 use ktsn_time::Nanos;
@@ -86,6 +87,28 @@ impl System {
             Self::Ssh => "another machine by ssh, SCHED_FIFO",
         }
     }
+}
+
+/// What guests are made of.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// The programs that a Linux guest gets, or why they are not here and what to do.
+    pub tools: Result<Tools, String>,
+    /// The images of Linux guests.
+    pub cache: Cache,
+    /// How Linux guests run; `None`: by KVM where a guest boots with it.
+    pub accelerator: Option<Accelerator>,
+    /// The source tree with `virtio-net/`.
+    pub workspace: PathBuf,
+}
+
+/// How the other machine is reached.
+#[derive(Clone, Debug)]
+pub struct Other {
+    /// The machine, and its ktsn.
+    pub remote: Remote,
+    /// What `--version` says here.
+    pub version: String,
 }
 
 /// A run of systems under profiles.

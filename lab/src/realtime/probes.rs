@@ -6,13 +6,15 @@ use super::commands;
 use super::guests::build_probe;
 use super::limits::{Machine, is_installed};
 use super::plan::Plan;
-use super::probe::Probe;
-use super::{Event, Watch};
+use crate::carry_out::{Experiment, Measured, Rules, Session, Terms, Turn, carry_out};
 use crate::error::LabError;
-use crate::exclusive::MeasureLock;
+use crate::experiment::Watch;
+use ktsn_host::cyclictest::Probe;
+use ktsn_measure::results::Document;
 use ktsn_realtime::Histogram;
 use ktsn_realtime::bootstrap::Estimate;
-use ktsn_time::Span;
+use ktsn_realtime::results::Early;
+use ktsn_time::{Nanos, Span};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
@@ -62,44 +64,91 @@ pub struct Agreement {
 /// [`LabError`]: no right to SCHED_FIFO, no compiler, a probe that fails.
 pub fn compare_probes(plan: &Plan, rounds: u32, watch: &mut Watch<'_>) -> Result<Agreement, LabError> {
     plan.check()?;
-    let lock = plan.lock.as_deref();
-    let _lock = lock.map(|lock| MeasureLock::take(lock, || watch(Event::WaitingForLock))).transpose()?;
-    std::fs::create_dir_all(&plan.out).map_err(LabError::file(&plan.out))?;
-    let machine = Machine::look(plan, &mut |_| ())?;
-    let impossible = |what: String| LabError::Impossible { what, remedy: "run as root".to_owned() };
-    let fifo = machine.fifo.clone().map_err(impossible)?;
-    if !is_installed("cc") {
-        let what = "the C compiler `cc` is not installed, which builds our probe".to_owned();
-        return Err(LabError::Impossible { what, remedy: "`make setup`".to_owned() });
-    }
-    let own = build_probe(&plan.guests.workspace, &plan.out.join("guests"), "linux")?;
-    let (cpu, samples) = (machine.cpus.probe, plan.samples());
-    let period = plan.period.get() / 1000;
-    let own =
-        vec![own.display().to_string(), format!("period_us={period},loops={samples},fifo={fifo},cpu={cpu}")];
-    let lines = [commands::probe(plan, Some(fifo), Some(cpu), samples), own];
-    let mut figures = [const { Vec::new() }; 2];
-    for round in 0..rounds {
-        watch(Event::Notice(&format!("round {} of {rounds}", round + 1)));
-        // By turns which of them comes first.
-        for turn in 0..2 {
-            let probe = (turn + round as usize) % 2;
-            figures[probe].push(measure(&lines[probe], &plan.out)?);
+    let mut found = None;
+    let measure = |session: &mut Session<'_>| {
+        std::fs::create_dir_all(&plan.out).map_err(LabError::file(&plan.out))?;
+        let machine = Machine::look(plan, &mut |_| ())?;
+        let impossible = |what: String| LabError::Impossible { what, remedy: "run as root".to_owned() };
+        let fifo = machine.fifo.clone().map_err(impossible)?;
+        if !is_installed("cc") {
+            let what = "the C compiler `cc` is not installed, which builds our probe".to_owned();
+            return Err(LabError::Impossible { what, remedy: "`make setup`".to_owned() });
         }
+        let own = build_probe(&plan.guests.workspace, &plan.out.join("guests"), "linux")?;
+        let (cpu, samples) = (machine.cpus.probe, plan.samples());
+        let period = plan.period.get() / 1000;
+        let own = vec![
+            own.display().to_string(),
+            format!("period_us={period},loops={samples},fifo={fifo},cpu={cpu}"),
+        ];
+        let lines = [commands::probe(plan, Some(fifo), Some(cpu), samples), own];
+        let mut probes = Probes { lines, out: &plan.out, figures: [const { Vec::new() }; 2] };
+        session.measure(&mut probes, rounds)?;
+        found = Some(agreement(&probes.figures, rounds, samples, cpu, fifo));
+        Ok(())
+    };
+    let terms =
+        Terms { name: "probes", lock: plan.lock.as_deref(), command: &plan.command, rules: Rules::Disturbed };
+    carry_out(&terms, watch, measure, |_, _| ())?;
+    found.ok_or_else(|| LabError::Nothing("\n  the probes: no round was measured".to_owned()))
+}
+
+/// Both probes, by turns.
+struct Probes<'a> {
+    lines: [Vec<String>; 2],
+    out: &'a Path,
+    /// The percentiles of each probe's runs.
+    figures: [Vec<[u64; 2]>; 2],
+}
+
+impl Experiment for Probes<'_> {
+    /// The probe's number.
+    type Row = usize;
+    /// It, and the percentiles of its run.
+    type Extra = (usize, [u64; 2]);
+
+    fn rows(&self) -> Vec<usize> {
+        vec![0, 1]
     }
-    Ok(agreement(&figures, rounds, samples, cpu, fifo))
+
+    fn name(&self, &probe: &usize) -> String {
+        ["cyclictest", "our probe"][probe].to_owned()
+    }
+
+    fn run(&mut self, &probe: &usize, _: &mut Turn<'_>) -> Result<Measured<Self::Extra>, LabError> {
+        Ok(Measured::default().with((probe, measure(&self.lines[probe], self.out)?)))
+    }
+
+    fn conclude(&mut self, found: Vec<Self::Extra>, _: &mut Document) -> Result<(), LabError> {
+        found.into_iter().for_each(|(probe, percentiles)| self.figures[probe].push(percentiles));
+        Ok(())
+    }
 }
 
 /// The percentiles of one run.
 fn measure(line: &[String], out: &Path) -> Result<[u64; 2], LabError> {
     let mut probe = Probe::start("the probe", line, &out.join("probe.log"), SILENCE_MAX)?;
-    let mut histogram = Histogram::default();
+    let (mut histogram, mut early) = (Histogram::default(), Early::default());
     loop {
         let batch = probe.read(TURN)?;
-        batch.latencies.iter().for_each(|&latency| histogram.record(Span::from_nanos(latency)));
+        for latency in batch.latencies.into_iter().map(Nanos::new) {
+            early.observe(latency);
+            histogram.record(Span::not_negative(latency));
+        }
         if batch.is_last {
             break;
         }
+    }
+    // Both probes would then agree on a median of 0.
+    if early.wakeups * 2 >= histogram.count().max(1) {
+        let what = format!(
+            "{} of {} wake-ups of {} came before their instant, the earliest by {} ns: its clocks do not agree",
+            early.wakeups,
+            histogram.count(),
+            line[0],
+            early.most_ns
+        );
+        return Err(LabError::Impossible { what, remedy: "a machine whose clocks agree".to_owned() });
     }
     let of = |share| histogram.quantile(share).map_or(0, Span::as_nanos);
     Ok(PERCENTILES.map(|(_, share)| of(share)))
@@ -126,6 +175,8 @@ fn agreement(figures: &[Vec<[u64; 2]>; 2], rounds: u32, samples: u64, cpu: u32, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exclusive::MeasureLock;
+    use crate::experiment::Event;
 
     /// Without a word a run that waits looks like one that hangs.
     #[test]
@@ -145,6 +196,15 @@ mod tests {
         });
         assert!(found.unwrap_err().to_string().contains("--cpu 4000"));
         assert!(has_waited && other.is_none());
+    }
+
+    #[test]
+    fn a_probe_whose_clocks_do_not_agree_is_compared_with_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |script: &str| measure(&["sh", "-c", script].map(str::to_owned), folder.path());
+        assert_eq!(run("echo '0:0:-5'; echo '0:1:9'; echo '0:2:9'").unwrap(), [9, 9]);
+        let error = run("echo '0:0:-2600'; echo '0:1:9'").unwrap_err().to_string();
+        assert!(error.contains("1 of 2 wake-ups of sh") && error.contains("2600 ns"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::store::{Late, Record};
 use ktsn_realtime::causes::Ranking;
-use ktsn_realtime::results::{Excursion, KEPT_MAX, missed_periods};
+use ktsn_realtime::results::{Early, Excursion, KEPT_MAX, missed_periods};
 use ktsn_realtime::stability::Stability;
 use ktsn_realtime::timeline::Timeline;
 use ktsn_realtime::{BoxStatistics, Cell, Histogram, Profile};
@@ -19,6 +19,7 @@ pub(super) struct Recorder {
     stability: Stability,
     ranking: Ranking,
     missed_periods: u64,
+    early: Early,
     excursions: u64,
     kept: VecDeque<Excursion>,
     segments: u64,
@@ -37,6 +38,7 @@ impl Recorder {
             stability: Stability::new(planned, period),
             ranking: Ranking::default(),
             missed_periods: 0,
+            early: Early::default(),
             excursions: 0,
             kept: VecDeque::new(),
             segments: 0,
@@ -56,9 +58,11 @@ impl Recorder {
             Record::Samples { ns, late } => {
                 let begun = self.histogram.count();
                 for &latency in ns {
-                    self.histogram.record(Span::from_nanos(latency));
-                    self.timeline.record(Span::from_nanos(latency));
-                    self.missed_periods += missed_periods(Span::from_nanos(latency), self.period);
+                    self.early.observe(Nanos::new(latency));
+                    let latency = Span::not_negative(Nanos::new(latency));
+                    self.histogram.record(latency);
+                    self.timeline.record(latency);
+                    self.missed_periods += missed_periods(latency, self.period);
                     self.stability.observe(&self.histogram);
                 }
                 late.iter().for_each(|late| self.excursion(begun, ns, late));
@@ -82,8 +86,8 @@ impl Recorder {
         Err(format!("its probe was on {was}; this one is on {is}: repeat that plan, or choose another --out"))
     }
 
-    fn excursion(&mut self, begun: u64, ns: &[u64], late: &Late) {
-        let Some(&latency_ns) = ns.get(late.index) else { return };
+    fn excursion(&mut self, begun: u64, ns: &[i64], late: &Late) {
+        let Some(Ok(latency_ns)) = ns.get(late.index).map(|&ns| u64::try_from(ns)) else { return };
         self.excursions += 1;
         self.ranking.add(Span::from_nanos(late.lateness_ns), &late.causes, late.thread.as_deref());
         if self.kept.len() == KEPT_MAX {
@@ -115,6 +119,7 @@ impl Recorder {
             stability: self.stability.windows().to_vec(),
             timeline: self.timeline.clone(),
             missed_periods: Some(self.missed_periods),
+            early: Some(self.early),
             excursions: self.excursions,
             kept: self.kept.iter().cloned().collect(),
             causes: self.ranking.ranked(),
@@ -165,6 +170,22 @@ mod tests {
         assert_eq!((cell.missed_periods, cell.statistics.unwrap().samples), (Some(89 + 2), 4));
     }
 
+    /// Nine of ten wake-ups by a clock that is 4.285 s behind: in the histogram they count as 0, and the cell says so.
+    #[test]
+    fn wake_ups_before_their_instant_are_counted() {
+        let mut recorder = Recorder::new(200, Nanos::from_millis(10));
+        let ns = |k: i64| if k % 10 == 0 { 20_000 } else { -4_285_135_432 + k };
+        for half in [0..100, 100..200] {
+            let late = vec![Late { index: 1, lateness_ns: 1, causes: Vec::new(), thread: None }];
+            recorder.take(&Record::Samples { ns: half.map(ns).collect(), late });
+        }
+        let cell = recorder.cell("host", Profile::ALL[0]);
+        assert_eq!(cell.early, Some(Early { wakeups: 180, most_ns: 4_285_135_431 }));
+        assert_eq!((cell.statistics.unwrap().min_ns, cell.excursions), (0, 0), "an early one is no late one");
+        let recorder = Recorder::new(200, Nanos::from_millis(10));
+        assert_eq!(recorder.cell("host", Profile::ALL[0]).early, Some(Early::default()));
+    }
+
     #[test]
     fn a_run_goes_on_with_the_same_cpu_and_priority() {
         let mut recorder = Recorder::new(4, Nanos::from_millis(10));
@@ -184,7 +205,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut recorder = Recorder::new(1_000_000, Nanos::from_millis(1));
         let late = Late { index: 0, lateness_ns: 1, causes: Vec::new(), thread: None };
-        for round in 0..2_000_u64 {
+        for round in 0..2_000_i64 {
             recorder.take(&Record::Samples {
                 ns: (0..50).map(|i| 1000 + i * 37 + round % 17).collect(),
                 late: vec![late.clone()],

@@ -7,16 +7,16 @@ use super::groups::{self, Group, Limits};
 use super::limits::{self, Machine};
 use super::load::{self, Load};
 use super::plan::{Plan, System};
-use super::probe::{Batch, Probe};
+pub(super) use super::questions::{Begun, Turn};
 use super::store::Late;
 use super::thread::Thread;
 use super::{commands, guests};
 use crate::error::LabError;
+use ktsn_host::cyclictest::{Batch, Probe};
 use ktsn_realtime::Profile;
 use ktsn_realtime::causes::{Usual, attribute};
 use ktsn_realtime::profile::Load as Kind;
 use ktsn_time::{Nanos, Span};
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -29,28 +29,6 @@ const READ_WITHIN: Span = Span::from_nanos(200_000_000);
 const SNAPSHOTS_MAX: usize = 64;
 /// Longest start of a probe.
 pub(super) const START_MAX: Duration = Duration::from_secs(15);
-
-/// How the probe runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Begun {
-    /// Its priority under SCHED_FIFO: in a guest the guest's.
-    pub(super) fifo: Option<u8>,
-    /// The CPU that it stays on: in a Linux guest the guest's.
-    pub(super) cpu: Option<u32>,
-}
-
-/// What came in one turn.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Turn {
-    /// Latencies in nanoseconds.
-    pub(super) ns: Vec<u64>,
-    /// The late ones among them.
-    pub(super) late: Vec<Late>,
-    /// Whether the probe has ended.
-    pub(super) is_last: bool,
-}
 
 /// A running probe, and what disturbs it.
 #[derive(Debug)]
@@ -232,9 +210,9 @@ impl EvidenceWindow {
             }
             self.snapshots.push_back(now);
         }
-        let late =
-            batch.latencies.iter().enumerate().filter(|(_, latency)| **latency > self.limit.as_nanos());
-        let late: Vec<Late> = late.map(|(index, &latency)| self.late(index, latency, median)).collect();
+        let spans = batch.latencies.iter().map(|&latency| Span::not_negative(Nanos::new(latency)));
+        let late = spans.enumerate().filter(|(_, latency)| *latency > self.limit);
+        let late: Vec<Late> = late.map(|(index, latency)| self.late(index, latency, median)).collect();
         let is_quiet = late.is_empty();
         if let (true, true, Some(counters), [.., earlier, last, _]) =
             (is_quiet, self.was_quiet, &self.counters, self.snapshots.make_contiguous())
@@ -245,8 +223,7 @@ impl EvidenceWindow {
         late
     }
 
-    fn late(&self, index: usize, latency: u64, median: Option<Span>) -> Late {
-        let latency = Span::from_nanos(latency);
+    fn late(&self, index: usize, latency: Span, median: Option<Span>) -> Late {
         let lateness = latency.saturating_sub(median.unwrap_or_default().min(latency));
         let mut late = Late { index, lateness_ns: lateness.as_nanos(), causes: Vec::new(), thread: None };
         if let (Some(counters), Some(last)) = (&self.counters, self.snapshots.back()) {

@@ -63,8 +63,8 @@ pub(super) enum Record {
     Header(Header),
     /// The probe begins.
     Start { fifo: Option<u8>, cpu: Option<u32> },
-    /// Latencies that follow each other, in nanoseconds.
-    Samples { ns: Vec<u64>, late: Vec<Late> },
+    /// Latencies that follow each other, in nanoseconds; negative: the wake-up came before its instant.
+    Samples { ns: Vec<i64>, late: Vec<Late> },
 }
 
 /// An open file of records.
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    fn samples(from: u64) -> Record {
+    fn samples(from: i64) -> Record {
         let late = Late { index: 1, lateness_ns: 5, causes: Vec::new(), thread: None };
         Record::Samples { ns: (from..from + 3).collect(), late: vec![late] }
     }

@@ -19,14 +19,14 @@ pub use path::{Path, Receiver, UnknownPath};
 pub use plan::{PAYLOAD_OCTETS, Plan};
 pub use scene::Scene;
 
+use crate::carry_out::{Session, carry_out};
 use crate::container::{LEAD, Load, far};
 use crate::daemon::{Daemon, configuration};
 use crate::error::LabError;
-use crate::exclusive::VOID_RULE;
-use crate::experiment::{Event, Outcome, Watch, repeat_void};
+use crate::experiment::{Outcome, Watch};
 use crate::testbed::Testbed;
 use ktsn_measure::results::Document;
-use one_run::{Bench, RunSpec};
+use one_run::Listeners;
 
 /// Measures, and holds the results against the bars of `receive`.
 ///
@@ -39,15 +39,18 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
         plan.setup.tools.check_daemon()?;
     }
     plan.scenes.iter().try_for_each(|scene| scene.load().check())?;
-    let (_lock, directory) = plan.setup.begin(watch)?;
-    let testbed = Testbed::new()?;
-    check_receiver(plan, &testbed, directory.path())?;
-    let near = is_served
-        .then(|| Daemon::start(&plan.setup.tools, &testbed.a, directory.path(), &configuration(&testbed)));
-    let bench = Bench { plan, testbed: &testbed, near: near.transpose()?, directory: directory.path() };
-    let mut outcome = measure(&bench, watch)?;
-    bars::compare(&mut outcome.document);
-    Ok(outcome)
+    let measure = |session: &mut Session<'_>| {
+        let directory = crate::carry_out::directory()?;
+        let directory = directory.path();
+        let testbed = Testbed::new()?;
+        check_receiver(plan, &testbed, directory)?;
+        let near = is_served
+            .then(|| Daemon::start(&plan.setup.tools, &testbed.a, directory, &configuration(&testbed)));
+        describe(plan, &mut session.document);
+        let mut listeners = Listeners { plan, testbed: &testbed, near: near.transpose()?, directory };
+        session.measure(&mut listeners, plan.rounds)
+    };
+    carry_out(&plan.setup.terms("receive"), watch, measure, |document, _| bars::compare(document))
 }
 
 /// Whether ktsnd and this machine have what the paths need: before minutes are spent, not after.
@@ -67,35 +70,6 @@ fn needs(own: Path, path: Path) -> bool {
     short || (path.receiver == Receiver::Expect && own.receiver == Receiver::Expect)
 }
 
-/// All rounds of all scenes and paths.
-fn measure(bench: &Bench<'_>, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
-    let plan = bench.plan;
-    let mut document = Document::new("receive", plan.setup.command.clone());
-    describe(plan, &mut document);
-    let (mut series, mut runs, mut sequence) = (Vec::new(), Vec::new(), 0);
-    for round in 1..=plan.rounds {
-        for &scene in &plan.scenes {
-            let refusals = plan.setup.wait_until_quiet(watch)?;
-            let running = scene.load().start(bench.testbed, bench.directory, plan.setup.functional)?;
-            for path in plan.paths_of(scene) {
-                watch(Event::Step(&format!("round {round}, {path}, {scene}")));
-                let spec = RunSpec { path, scene, load: &running, round };
-                let ((mut one, run), voided) = repeat_void(&path.to_string(), watch, || {
-                    sequence += 1;
-                    // Streams of one run differ in the upper half.
-                    bench.run(&spec, sequence << 16)
-                })?;
-                one.voided_rounds = Some(voided + u64::from(refusals));
-                series.push(one);
-                runs.push(run);
-                watch(Event::Done);
-            }
-        }
-    }
-    document.add_series(series);
-    Ok(Outcome { document, runs })
-}
-
 /// What the experiment was asked to do, and how it places its threads.
 fn describe(plan: &Plan, document: &mut Document) {
     let functional = plan.setup.functional;
@@ -103,10 +77,7 @@ fn describe(plan: &Plan, document: &mut Document) {
         "payload_octets": [PAYLOAD_OCTETS],
         "scenes": plan.scenes.iter().map(|scene| scene.describe()).collect::<Vec<_>>(),
         "span_ns": plan.span.get(),
-        "rounds": plan.rounds,
-        "interleaved": true,
         "lead_ns": LEAD.get(),
-        "void_rule": VOID_RULE,
         "tap": "none: on the listener's CPU it would wake that CPU before the listener",
         "placement": if functional {
             "none: a functional run, its times mean nothing"

@@ -8,7 +8,7 @@
 use super::path::{Path, Receiver};
 use super::plan::{PAYLOAD_OCTETS, Plan};
 use super::scene::{Listener, Scene};
-use crate::container::load::Running;
+use crate::carry_out::{Experiment, Measured, Turn};
 use crate::container::{LEAD, PRIORITY, Path as Way, far};
 use crate::daemon::{Daemon, configuration_of, cpu_share, cpu_time_of};
 use crate::error::LabError;
@@ -36,8 +36,8 @@ const STREAM_BITS: u32 = 48;
 /// The Python listener.
 const SCRIPT: &str = include_str!("listener.py");
 
-/// What all runs share.
-pub(super) struct Bench<'a> {
+/// Listeners of every kind in one testbed.
+pub(super) struct Listeners<'a> {
     pub(super) plan: &'a Plan,
     pub(super) testbed: &'a Testbed,
     /// The ktsnd of the talkers' node.
@@ -45,12 +45,11 @@ pub(super) struct Bench<'a> {
     pub(super) directory: &'a FilePath,
 }
 
-/// One run of the plan.
-pub(super) struct RunSpec<'a> {
-    pub(super) path: Path,
-    pub(super) scene: Scene,
-    pub(super) load: &'a Running,
-    pub(super) round: u32,
+/// What one run has.
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    path: Path,
+    scene: Scene,
 }
 
 /// The configuration of the receiving node's ktsnd on this path.
@@ -80,7 +79,7 @@ struct Recorded {
     listened: Vec<ArrivalRecord>,
 }
 
-impl Bench<'_> {
+impl Listeners<'_> {
     fn observers(&self) -> Observers<'_> {
         Observers::new(&self.plan.setup, self.directory)
     }
@@ -106,15 +105,15 @@ impl Bench<'_> {
         periods.into_iter().enumerate().map(stream).collect()
     }
 
-    fn listener(&self, spec: &RunSpec<'_>, streams: &[Stream]) -> Result<Program, LabError> {
+    fn listener(&self, row: Row, streams: &[Stream]) -> Result<Program, LabError> {
         let b = &self.testbed.b;
-        let way = spec.path.way;
+        let way = row.path.way;
         let (address, namespace) =
             if way.in_pods() { (b.pod_address, &b.pod_namespace) } else { (b.address, &b.namespace) };
         // One more than come: it is there until its daemon has been asked what it counted of it.
         let frames = streams.iter().map(|stream| stream.frames).sum::<u64>() + 1;
         let observers = self.observers();
-        let program = match (spec.path.receiver, spec.scene.listener()) {
+        let program = match (row.path.receiver, row.scene.listener()) {
             (Receiver::Spin, _) => observers.program("listen", "listen", frames).args(["--wait", "spin"]),
             (_, Listener::Compiled(wait)) => {
                 observers.program("listen", "listen", frames).args(["--wait", wait])
@@ -129,7 +128,7 @@ impl Bench<'_> {
         let program =
             if streams.len() > 1 { program.args([format!("--ports={}", streams.len())]) } else { program };
         // One that spins under SCHED_FIFO would keep every other thread from its CPU.
-        let fifo = (spec.path.receiver != Receiver::Spin).then_some(40);
+        let fifo = (row.path.receiver != Receiver::Spin).then_some(40);
         Ok(observers.placed(program, 0, fifo))
     }
 
@@ -159,73 +158,9 @@ impl Bench<'_> {
         }
     }
 
-    /// Carries one run out. The second value says why the observation, not the path, is at fault, if it is.
-    pub(super) fn run(
-        &self,
-        spec: &RunSpec<'_>,
-        first_sequence: u64,
-    ) -> Result<((Series, RunRecords), Option<String>), LabError> {
-        let path = spec.path;
-        let near = self.near.as_ref().filter(|_| path.way.is_served());
-        let names: Vec<String> = self
-            .streams(spec.scene, 0)
-            .into_iter()
-            .map(|stream| stream.name)
-            .chain(["listen".to_owned()])
-            .collect();
-        self.observers().forget(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
-        let tools = &self.plan.setup.tools;
-        let far = path.has_far_daemon().then(|| {
-            far::start_with(tools, self.testbed, self.directory, &far_configuration(self.testbed, path))
-        });
-        let far = far.transpose()?;
-        let streams = self.streams(spec.scene, first_sequence);
-        let program = self.listener(spec, &streams)?;
-        let program = match &far {
-            Some(far) if path.receiver == Receiver::Expect => far.expect(program, tools),
-            _ => program,
-        };
-        let mut listener = program.start(self.directory)?;
-        listener.wait_ready(READY_MAX)?;
-        let counted = near.map(Daemon::statistics).transpose()?;
-        let expecting = far.as_ref().filter(|_| path.receiver == Receiver::Expect);
-        let expected = expecting.map(Daemon::receive_counters).transpose()?;
-        let far_cpu = cpu_time_of(far.as_ref())?;
-        let loaded = spec.load.octets(self.testbed)?;
-        let (machine, begun) = (CpuUse::now(), std::time::Instant::now());
-        self.talk(spec, &streams)?;
-        let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
-        let loaded = spec.load.octets(self.testbed)?.zip(loaded).map(|(now, then)| now.saturating_sub(then));
-        let expected = match (expecting, expected) {
-            (Some(far), Some(before)) => Some(far.receive_counters()?.since(before)),
-            _ => None,
-        };
-        finish(&mut listener)?;
-        let counted = match (near, counted) {
-            (Some(near), Some(before)) => Some(DaemonUse::since(near, &near.statistics()?, &before)?),
-            _ => None,
-        };
-        let far_cpu = cpu_share(far_cpu, cpu_time_of(far.as_ref())?, elapsed);
-        far.map_or(Ok(()), Daemon::stop)?;
-        let recorded = self.recorded(&streams)?;
-        let (run, mut series) = figures(spec, &streams, &recorded, counted.as_ref());
-        put_disturbance(&mut series, &machine, &ended);
-        series.load_bit_rate = loaded.map(|octets| octets as f64 * 8.0 / elapsed);
-        series.far_daemon_cpu_ratio = far_cpu;
-        if let Some(counted) = counted {
-            counted.fill_in(&mut series, elapsed);
-        }
-        if let Some(expected) = expected {
-            expected.fill_in(&mut series, elapsed);
-        }
-        let stepped =
-            recorded.listen.clock_stepped || recorded.talked.iter().any(|(talk, _)| talk.clock_stepped);
-        Ok(((series, run), stepped.then(|| "a clock was stepped".to_owned())))
-    }
-
     /// Starts the talkers and waits for their end.
-    fn talk(&self, spec: &RunSpec<'_>, streams: &[Stream]) -> Result<(), LabError> {
-        let start = |stream| self.talker(spec.path, spec.scene, stream).start(self.directory);
+    fn talk(&self, row: Row, streams: &[Stream]) -> Result<(), LabError> {
+        let start = |stream| self.talker(row.path, row.scene, stream).start(self.directory);
         let mut talkers = streams.iter().map(start).collect::<Result<Vec<_>, _>>()?;
         for (talker, stream) in talkers.iter_mut().zip(streams) {
             let period = u64::try_from(stream.period.get()).unwrap_or(0);
@@ -249,14 +184,89 @@ impl Bench<'_> {
     }
 }
 
+impl Experiment for Listeners<'_> {
+    type Row = Row;
+    type Extra = ();
+
+    fn rows(&self) -> Vec<Row> {
+        let of = |&scene: &Scene| self.plan.paths_of(scene).into_iter().map(move |path| Row { path, scene });
+        self.plan.scenes.iter().flat_map(of).collect()
+    }
+
+    fn name(&self, row: &Row) -> String {
+        format!("{}, {}", row.path, row.scene)
+    }
+
+    fn run(&mut self, &row: &Row, turn: &mut Turn<'_>) -> Result<Measured, LabError> {
+        let path = row.path;
+        let near = self.near.as_ref().filter(|_| path.way.is_served());
+        let names: Vec<String> = self
+            .streams(row.scene, 0)
+            .into_iter()
+            .map(|stream| stream.name)
+            .chain(["listen".to_owned()])
+            .collect();
+        self.observers().forget(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let tools = &self.plan.setup.tools;
+        // Only now: the load rule judges what others do.
+        let load = row.scene.load().start(self.testbed, self.directory, self.plan.setup.functional)?;
+        let far = path.has_far_daemon().then(|| {
+            far::start_with(tools, self.testbed, self.directory, &far_configuration(self.testbed, path))
+        });
+        let far = far.transpose()?;
+        // Streams of one run differ in the upper half.
+        let streams = self.streams(row.scene, (turn.number + 1) << 16);
+        let program = self.listener(row, &streams)?;
+        let program = match &far {
+            Some(far) if path.receiver == Receiver::Expect => far.expect(program, tools),
+            _ => program,
+        };
+        let mut listener = program.start(self.directory)?;
+        listener.wait_ready(READY_MAX)?;
+        let counted = near.map(Daemon::statistics).transpose()?;
+        let expecting = far.as_ref().filter(|_| path.receiver == Receiver::Expect);
+        let expected = expecting.map(Daemon::receive_counters).transpose()?;
+        let far_cpu = cpu_time_of(far.as_ref())?;
+        let loaded = load.octets(self.testbed)?;
+        let (machine, begun) = (CpuUse::now(), std::time::Instant::now());
+        self.talk(row, &streams)?;
+        let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
+        let loaded = load.octets(self.testbed)?.zip(loaded).map(|(now, then)| now.saturating_sub(then));
+        let expected = match (expecting, expected) {
+            (Some(far), Some(before)) => Some(far.receive_counters()?.since(before)),
+            _ => None,
+        };
+        finish(&mut listener)?;
+        let counted = match (near, counted) {
+            (Some(near), Some(before)) => Some(DaemonUse::since(near, &near.statistics()?, &before)?),
+            _ => None,
+        };
+        let far_cpu = cpu_share(far_cpu, cpu_time_of(far.as_ref())?, elapsed);
+        far.map_or(Ok(()), Daemon::stop)?;
+        let recorded = self.recorded(&streams)?;
+        let (run, mut series) = figures(row, turn.round, &streams, &recorded, counted.as_ref());
+        put_disturbance(&mut series, &machine, &ended);
+        series.load_bit_rate = loaded.map(|octets| octets as f64 * 8.0 / elapsed);
+        series.far_daemon_cpu_ratio = far_cpu;
+        if let Some(counted) = counted {
+            counted.fill_in(&mut series, elapsed);
+        }
+        if let Some(expected) = expected {
+            expected.fill_in(&mut series, elapsed);
+        }
+        Ok(Measured::one((series, run), None))
+    }
+}
+
 /// The run's records and figures. Streams are joined one by one: order and copies are a stream's own.
 fn figures(
-    spec: &RunSpec<'_>,
+    row: Row,
+    round: u32,
     streams: &[Stream],
     recorded: &Recorded,
     counted: Option<&DaemonUse>,
 ) -> (RunRecords, Series) {
-    let way = spec.path.way;
+    let way = row.path.way;
     let (mut joined, mut counts, mut intended, mut talker_cpu) = (Vec::new(), JoinCounts::default(), 0, 0.0);
     for (stream, (talk, talked)) in streams.iter().zip(&recorded.talked) {
         let is_own = |record: &&ArrivalRecord| {
@@ -273,10 +283,10 @@ fn figures(
         talker_cpu += talk.cpu_ratio;
     }
     let run = RunRecords {
-        path: spec.path.to_string(),
+        path: row.path.to_string(),
         payload_octets: PAYLOAD_OCTETS,
-        load: Some(spec.scene.word().to_owned()),
-        round: spec.round,
+        load: Some(row.scene.word().to_owned()),
+        round,
         records: joined,
     };
     let facts = Facts {

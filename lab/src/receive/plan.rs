@@ -31,13 +31,6 @@ impl Plan {
         if self.paths.is_empty() { scene.paths() } else { self.paths.clone() }
     }
 
-    /// How many runs it has.
-    #[must_use]
-    pub fn runs(&self) -> u64 {
-        let paths: usize = self.scenes.iter().map(|&scene| self.paths_of(scene).len()).sum();
-        u64::from(self.rounds) * paths as u64
-    }
-
     /// Frames of a stream in one run.
     pub(super) fn frames(&self, scene: Scene, period: Nanos) -> u64 {
         let span = self.span.get() as f64 * scene.times_longer();

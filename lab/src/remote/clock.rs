@@ -5,6 +5,7 @@
 //! clocks, or why it is not known. A clock that nothing holds, or whose error is not stated, makes no result.
 
 use super::said_by;
+pub use crate::error::ClockError;
 use ktsn_measure::clock::clock_state;
 use ktsn_time::Nanos;
 use serde::{Deserialize, Serialize};
@@ -46,67 +47,6 @@ pub struct ClockFacts {
     pub tai_offset_seconds: i32,
     /// Who holds it.
     pub holder: Holder,
-}
-
-/// Why the clocks are not known to agree.
-#[derive(Debug, PartialEq, thiserror::Error)]
-pub enum ClockError {
-    /// Nothing holds a clock.
-    #[error(
-        "the clock of {host} is not held by chrony or ptp4l; start one of them there (chronyc tracking, pmc -u -b 0 'GET TIME_STATUS_NP' must answer)"
-    )]
-    Free {
-        /// Which host.
-        host: String,
-    },
-    /// It is, but not yet or no longer.
-    #[error("the clock of {host} is not synchronised ({state}); wait until it is, or repair its source")]
-    Lost {
-        /// Which host.
-        host: String,
-        /// What says so.
-        state: String,
-    },
-    /// Two time scales.
-    #[error(
-        "TAI - UTC is {here} s here and {there} s on {host}; set it on both (phc2sys -w, or chrony's leapsectz right/UTC)"
-    )]
-    Tai {
-        /// The other host.
-        host: String,
-        /// This one's.
-        here: i32,
-        /// The other one's.
-        there: i32,
-    },
-    /// Two PTP domains.
-    #[error(
-        "this host follows the grandmaster {here}, {host} follows {there}: how far they differ is not known; use one for both"
-    )]
-    Masters {
-        /// The other host.
-        host: String,
-        /// This one's.
-        here: String,
-        /// The other one's.
-        there: String,
-    },
-    /// Too far.
-    #[error(
-        "the clocks agree within {bound} only ({here} here, {there} on {host}), and {wanted} was asked for; let them settle, use PTP with hardware stamps, or allow more (--within)"
-    )]
-    TooFar {
-        /// The other host.
-        host: String,
-        /// What is known.
-        bound: Nanos,
-        /// Of it, this host's part.
-        here: Nanos,
-        /// The other one's part.
-        there: Nanos,
-        /// What was asked for.
-        wanted: Nanos,
-    },
 }
 
 impl ClockFacts {

@@ -6,6 +6,7 @@
 //! standard input, or silence on it, ends the program: sshd closes it when the connection ends, and a connection that was cut says nothing.
 
 use super::frames::{Ended, Message, ORDER_OCTETS_MAX, Order, PAYLOAD_OCTETS_MAX};
+use super::target::{GRACE, GUARDED};
 use crate::error::LabError;
 use crate::ovs;
 use crate::sys;
@@ -24,15 +25,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-/// How long a program may take to end after SIGTERM: an experiment removes what it set up.
-pub(super) const GRACE: Duration = Duration::from_secs(10);
 /// How long its outputs are read after its end; a child of it may hold them.
 const OUTPUTS_MAX: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Pieces of output, and lines for the program, that wait.
 const WAITING_MAX: usize = 16;
-/// What the name of a command's directory begins with.
-pub(crate) const PREFIX: &str = "ktsn-remote-";
 
 /// What to run, and how.
 #[derive(Debug)]
@@ -74,7 +71,7 @@ enum Event {
 pub fn guard(guarded: &Guarded<'_>) -> Result<Outcome, LabError> {
     sweep();
     let directory = tempfile::Builder::new()
-        .prefix(&format!("{PREFIX}{}-", std::process::id()))
+        .prefix(&format!("{GUARDED}{}-", std::process::id()))
         .tempdir()
         .map_err(LabError::system("temporary directory"))?;
     let (events, heard) = sync_channel(WAITING_MAX);
@@ -359,7 +356,7 @@ fn remove(directory: &Path) {
 fn sweep() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse().ok());
+        let pid = name.strip_prefix(GUARDED).and_then(|rest| rest.split('-').next()?.parse().ok());
         let is_left = pid.is_some_and(|pid| !sys::exists(pid));
         // Others may make such names in a shared directory.
         let is_ours = |data: std::fs::Metadata| data.is_dir() && data.uid() == geteuid().as_raw();
@@ -377,7 +374,7 @@ mod tests {
     /// The directory of a switch of `switch` in the one of a guard of `guard`, with the note of its pages: none, so that the machine's own
     /// number stays as it is. Where this process may mount, it has a mount.
     fn left(guard: u32, switch: u32) -> tempfile::TempDir {
-        let directory = tempfile::Builder::new().prefix(&format!("{PREFIX}{guard}-")).tempdir().unwrap();
+        let directory = tempfile::Builder::new().prefix(&format!("{GUARDED}{guard}-")).tempdir().unwrap();
         let huge = huge_of(&directory, switch);
         std::fs::create_dir_all(&huge).unwrap();
         std::fs::write(huge.with_file_name("pages"), "0").unwrap();

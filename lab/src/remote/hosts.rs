@@ -7,10 +7,10 @@
 use super::clock::{self, ClockFacts};
 use super::{Remote, RemoteError, Said, Session, Task, cut, no_json, plain, words_or};
 use crate::error::LabError;
+use crate::exclusive::wait_until_quiet;
 use ktsn_measure::clock::stop_requested;
 use ktsn_measure::environment::Environment;
 use ktsn_measure::hosts::{PARAMETER, TwoHosts};
-use ktsn_measure::records::ArrivalRecord;
 use ktsn_measure::results::Document;
 use ktsn_time::{Nanos, Tai};
 use serde::de::DeserializeOwned;
@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// What an answer may take beside its work.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// How long the other machine may take to be quiet.
+const QUIET_MAX: Duration = Duration::from_secs(30);
 /// Octets of a row of records, at most, and of what else a file of records has.
 const ROW_OCTETS: u64 = 128;
 const FILE_OCTETS: u64 = 1 << 20;
@@ -67,6 +69,15 @@ pub struct Clocks {
     pub bound: Nanos,
 }
 
+/// What is known of both hosts before the first run.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The clocks.
+    pub clocks: Clocks,
+    /// The other host's environment.
+    pub environment: Value,
+}
+
 impl Hosts {
     /// Whether an experiment is possible: the connection, the version, the clocks.
     ///
@@ -100,12 +111,8 @@ impl Hosts {
     ///
     /// # Errors
     /// The clocks are not held any more: the run is no result.
-    pub fn describe(
-        &self,
-        before: &Clocks,
-        environment: Value,
-        document: &mut Document,
-    ) -> Result<(), RemoteError> {
+    pub(crate) fn describe(&self, known: &Known, document: &mut Document) -> Result<(), RemoteError> {
+        let Known { clocks: before, environment } = known;
         let after = self.clocks()?;
         let [uplink, remote_uplink] = &self.uplinks;
         let two = TwoHosts {
@@ -116,7 +123,7 @@ impl Hosts {
             clock_there: json!(before.there),
             uplink: uplink.clone(),
             remote_uplink: remote_uplink.clone(),
-            environment_there: environment,
+            environment_there: environment.clone(),
         };
         document.parameters.insert(PARAMETER.to_owned(), json!(two));
         Ok(())
@@ -160,7 +167,7 @@ impl Far {
         let arguments = ["remote", "side", experiment].map(str::to_owned).to_vec();
         let task = Task { arguments, says_ready: false };
         let mut far = Self::of(remote.start(&task)?, remote);
-        let environment = far.ask(&json!(set_up), ANSWER_MAX)?;
+        let environment = far.say(&json!(set_up), ANSWER_MAX)?;
         Ok((far, environment))
     }
 
@@ -175,11 +182,23 @@ impl Far {
     /// at once with that reason.
     pub fn ask<T: DeserializeOwned>(
         &mut self,
-        question: &Value,
+        question: &impl Serialize,
         longest: Duration,
     ) -> Result<T, RemoteError> {
+        self.say(&json!(Asked::Side(question)), longest)
+    }
+
+    /// Waits until the other machine is quiet; returns how often it was not.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub(crate) fn wait_until_quiet(&mut self) -> Result<u32, RemoteError> {
+        self.say(&json!(Asked::<Value>::Quiet), QUIET_MAX)
+    }
+
+    fn say<T: DeserializeOwned>(&mut self, said: &Value, longest: Duration) -> Result<T, RemoteError> {
         self.check_over()?;
-        let answered = self.answer(question, longest);
+        let answered = self.answer(said, longest);
         self.keep(answered)
     }
 
@@ -276,10 +295,13 @@ impl Far {
     }
 }
 
-/// How an answer is called in errors.
+/// How an answer is called in errors: by the innermost word of its question.
 fn answer_to(asked: &Value) -> String {
-    let name = asked.as_str().or_else(|| question(asked).map(|(name, _)| name));
-    format!("an answer to {}", name.unwrap_or("the set-up"))
+    let member =
+        |value: &Value| Some(value.as_object().filter(|all| all.len() == 1)?.iter().next()?.0.clone());
+    let asked = asked.get("side").unwrap_or(asked);
+    let name = asked.as_str().map(str::to_owned).or_else(|| member(asked));
+    format!("an answer to {}", name.as_deref().unwrap_or("the set-up"))
 }
 
 /// An answer whose texts are plain: names become parts of tables, reports and errors.
@@ -294,30 +316,64 @@ pub(super) fn cleaned(value: Value) -> Value {
     }
 }
 
-/// Why these arrivals cannot be of a run from `begun` to `ended`, if so: an instant outside of it. Such an instant would make a latency that
-/// no frame had.
-pub(crate) fn outside(arrivals: &[ArrivalRecord], run: [Tai; 2], within: Nanos) -> Option<String> {
-    arrivals.iter().find_map(|arrival| {
-        let instants = [arrival.kernel_at, arrival.received_at];
-        let odd = instants.into_iter().flatten().find(|at| !is_within(*at, run, within))?;
-        let sequence = arrival.probe.sequence;
-        Some(format!("its record of frame {sequence} is of {} ns, outside of the run", odd.as_nanos()))
+/// A frame from one host to the other, each instant by that host's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passage {
+    pub(crate) sequence: u64,
+    pub(crate) sent: Tai,
+    pub(crate) arrived: Tai,
+    /// So much before `sent` it may arrive.
+    pub(crate) early_max: Nanos,
+}
+
+/// Why what the other host says is no result of a run from `begun` to `ended`, if so: an instant outside of the run, or a frame that arrived
+/// before it was sent. Then the clocks do not agree, whatever was said of them. Such an instant makes a latency that no frame had.
+pub(crate) fn impossible(
+    [begun, ended]: [Tai; 2],
+    within: Nanos,
+    instants: impl IntoIterator<Item = Tai>,
+    passages: impl IntoIterator<Item = Passage>,
+) -> Option<String> {
+    let slack = Nanos::new(OUTSIDE.get().saturating_add(within.get()));
+    let run = begun.saturating_sub(slack)..=ended.saturating_add(slack);
+    let outside = instants.into_iter().find(|at| !run.contains(at)).map(|at| {
+        format!("the clocks do not agree: it has an instant at {} ns, outside of the run", at.as_nanos())
+    });
+    outside.or_else(|| {
+        passages.into_iter().find_map(|Passage { sequence, sent, arrived, early_max }| {
+            let early = sent.since(arrived);
+            (early > early_max).then(|| {
+                format!(
+                    "the clocks do not agree: frame {sequence} arrived {early} before it was sent, and {early_max} are possible"
+                )
+            })
+        })
     })
 }
 
-/// Whether an instant by the other host's clock can be of a run from `begun` to `ended`.
-pub(crate) fn is_within(at: Tai, [begun, ended]: [Tai; 2], within: Nanos) -> bool {
-    let slack = Nanos::new(OUTSIDE.get().saturating_add(within.get()));
-    (begun.saturating_sub(slack)..=ended.saturating_add(slack)).contains(&at)
+/// What the other side is asked.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum Asked<Q> {
+    /// Wait until this machine is quiet: how often it was not.
+    Quiet,
+    /// A question of the experiment.
+    Side(Q),
 }
 
 /// The side of an experiment on the other host.
 pub trait Side {
+    /// What the experiment asks it.
+    type Question: DeserializeOwned;
+
     /// Answers a question.
     ///
     /// # Errors
     /// Shown to the first host.
-    fn answer(&mut self, question: &Value) -> Result<Value, LabError>;
+    fn answer(&mut self, question: Self::Question) -> Result<Value, LabError>;
+
+    /// Whether times count: then the machine is waited for.
+    fn is_timed(&self) -> bool;
 }
 
 /// Answers the first host's questions until it has no more; the first one is the set-up.
@@ -344,8 +400,11 @@ pub fn serve<U: DeserializeOwned, S: Side>(
     };
     say(Ok(json!(Environment::read())))?;
     for line in lines {
-        let question: Value = read(&line.map_err(LabError::system("standard input"))?)?;
-        say(side.answer(&question))?;
+        say(match read(&line.map_err(LabError::system("standard input"))?)? {
+            Asked::Quiet if side.is_timed() => wait_until_quiet(|_| ()).map(|refusals| json!(refusals)),
+            Asked::Quiet => Ok(json!(0)),
+            Asked::Side(question) => side.answer(question),
+        })?;
         if stop_requested() {
             return Err(LabError::Stopped);
         }
@@ -364,10 +423,4 @@ pub(crate) fn not_asked(problem: &str) -> LabError {
         "ktsn {} of this host does not know the question: {problem}; install the same ktsn on both hosts",
         env!("CARGO_PKG_VERSION")
     ))
-}
-
-/// A question's only member: its name and value.
-pub(crate) fn question(question: &Value) -> Option<(&str, &Value)> {
-    let members = question.as_object().filter(|members| members.len() == 1)?;
-    members.iter().next().map(|(name, value)| (name.as_str(), value))
 }

@@ -4,7 +4,7 @@
 //! In: pieces of its outputs. Out: whole lines and words of bounded length, and the end of its words for errors. Of a line without end at most
 //! one octet more than allowed and a message is held.
 
-use super::Said;
+use super::frames::Ended;
 use crate::vm::printable;
 use std::collections::VecDeque;
 use std::io::Read;
@@ -13,6 +13,19 @@ use std::io::Read;
 const LINE_OCTETS_MAX: usize = 1 << 20;
 /// Most octets of its words that are kept for an error.
 const KEPT_OCTETS_MAX: usize = 16 << 10;
+
+/// What the command does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// It is ready.
+    Ready,
+    /// It wrote a line to standard output.
+    Line(String),
+    /// It wrote a line to standard error: progress, or what is wrong. Control characters are taken out.
+    Word(String),
+    /// It has ended; its files can be fetched.
+    Ended(Ended),
+}
 
 /// Outputs as lines.
 #[derive(Debug, Default)]

@@ -15,14 +15,17 @@ mod lines;
 mod session;
 #[cfg(test)]
 mod session_tests;
+pub mod target;
 #[cfg(test)]
 mod tests;
 
+pub use crate::error::RemoteError;
 pub use frames::Ended;
-use guard::GRACE;
-pub(crate) use guard::PREFIX as GUARDED;
 pub use guard::{Guarded, Outcome, guard};
-pub use session::{Said, Session, Task};
+pub use lines::Said;
+pub use session::{Session, Task};
+pub(crate) use target::GUARDED;
+pub use target::{SILENCE_MAX, Target};
 
 use crate::command::output_of;
 use crate::error::LabError;
@@ -35,14 +38,11 @@ use std::ffi::OsString;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::str::FromStr;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often this side says that it lives.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
-/// After this time without a sign of life the other side ends what it runs.
-pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The most octets of a short answer.
 const ANSWER_OCTETS_MAX: u64 = 1 << 20;
 /// The most characters of a name or an error that the other host may choose.
@@ -57,33 +57,6 @@ const SSH_FAILED: i32 = 255;
 /// A shell's exit status for a program that it does not find.
 const NOT_FOUND: i32 = 127;
 
-/// The host at the other end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    host: String,
-}
-
-impl FromStr for Target {
-    type Err = String;
-
-    /// Reads `ssh:HOST` or `ssh:USER@HOST`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        const EXPECTED: &str = "expected ssh:HOST or ssh:USER@HOST, a host that `ssh HOST` reaches";
-        let host = text.strip_prefix("ssh:").ok_or(EXPECTED)?;
-        let is_allowed = |octet: u8| octet.is_ascii_alphanumeric() || b"-_.:@%[]".contains(&octet);
-        // A host that begins with '-' would be an option.
-        let is_host = !host.is_empty() && !host.starts_with(['-', '@']) && host.bytes().all(is_allowed);
-        let has_option = host.rsplit('@').next().is_none_or(|name| name.is_empty() || name.starts_with('-'));
-        if is_host && !has_option { Ok(Self { host: host.to_owned() }) } else { Err(EXPECTED.to_owned()) }
-    }
-}
-
-impl std::fmt::Display for Target {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "ssh:{}", self.host)
-    }
-}
-
 /// How to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
@@ -93,137 +66,6 @@ pub struct Remote {
     pub ssh_config: Option<PathBuf>,
     /// The program ktsn there.
     pub ktsn: String,
-}
-
-/// Why there is no result with another host.
-#[derive(Debug, thiserror::Error)]
-pub enum RemoteError {
-    /// ssh did not get there.
-    #[error(
-        "{target}: no connection: {said}; try `ssh -o BatchMode=yes {host} true`, which must end without a question"
-    )]
-    Connection {
-        /// The host as it was named.
-        target: Target,
-        /// The same for ssh.
-        host: String,
-        /// What ssh said.
-        said: String,
-    },
-    /// There is no ktsn.
-    #[error("{target}: there is no program {program}; copy this one there, or name its path (--remote-ktsn)")]
-    Missing {
-        /// The host.
-        target: Target,
-        /// The program.
-        program: String,
-    },
-    /// Another ktsn, whose records may mean something else.
-    #[error("{target}: {theirs} runs there, {ours} here; install the same one on both")]
-    Version {
-        /// The host.
-        target: Target,
-        /// What runs here.
-        ours: String,
-        /// What runs there.
-        theirs: String,
-    },
-    /// A command there failed.
-    #[error("{target}: `{command}` failed ({status}): {said}")]
-    Command {
-        /// The host.
-        target: Target,
-        /// The command.
-        command: String,
-        /// How it ended.
-        status: String,
-        /// What it said.
-        said: String,
-    },
-    /// The connection ended while a command ran.
-    #[error(
-        "{target}: the connection ended in the middle of `{command}`: {said}; what ran there ends by itself within {} s",
-        (SILENCE_MAX + GRACE).as_secs()
-    )]
-    Cut {
-        /// The host.
-        target: Target,
-        /// The command.
-        command: String,
-        /// What ssh said.
-        said: String,
-    },
-    /// The other host says what no ktsn says.
-    #[error("{target}: {problem}; nothing of its answers is used")]
-    Untrue {
-        /// The host.
-        target: Target,
-        /// What it said.
-        problem: String,
-    },
-    /// The other side of an experiment failed.
-    #[error("{target}: {text}")]
-    There {
-        /// The host.
-        target: Target,
-        /// What it said.
-        text: String,
-        /// The exit status that belongs to it.
-        status: u8,
-    },
-    /// The clocks of both hosts are not known to agree.
-    #[error("no result: {0}")]
-    Clock(#[from] clock::ClockError),
-    /// This machine.
-    #[error(transparent)]
-    Here(#[from] LabError),
-}
-
-impl From<RemoteError> for LabError {
-    fn from(error: RemoteError) -> Self {
-        match error {
-            RemoteError::Here(error) => error,
-            other => Self::Remote(Box::new(other)),
-        }
-    }
-}
-
-impl RemoteError {
-    /// The same error, if after it the other side answers nothing more: it has ended, gave no answer or broke a rule.
-    pub(crate) fn again(&self) -> Option<Self> {
-        Some(match self {
-            Self::Connection { target, host, said } => {
-                Self::Connection { target: target.clone(), host: host.clone(), said: said.clone() }
-            }
-            Self::Missing { target, program } => {
-                Self::Missing { target: target.clone(), program: program.clone() }
-            }
-            Self::Command { target, command, status, said } => Self::Command {
-                target: target.clone(),
-                command: command.clone(),
-                status: status.clone(),
-                said: said.clone(),
-            },
-            Self::Cut { target, command, said } => {
-                Self::Cut { target: target.clone(), command: command.clone(), said: said.clone() }
-            }
-            Self::Untrue { target, problem } => {
-                Self::Untrue { target: target.clone(), problem: problem.clone() }
-            }
-            Self::Version { .. } | Self::There { .. } | Self::Clock(_) | Self::Here(_) => return None,
-        })
-    }
-
-    /// The exit status that belongs to it: 1 this machine or a command failed, 3 not possible with this host.
-    #[must_use]
-    pub fn exit_status(&self) -> u8 {
-        match self {
-            Self::Here(error) => error.exit_status(),
-            Self::There { status, .. } => *status,
-            Self::Command { .. } | Self::Cut { .. } | Self::Untrue { .. } => 1,
-            _ => 3,
-        }
-    }
 }
 
 /// A word of the other host's shell.
@@ -247,7 +89,7 @@ impl Remote {
             command.arg("-o").arg(option);
         }
         let line: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-        command.args(["-T", "--", &self.target.host]).arg(line.join(" "));
+        command.args(["-T", "--", self.target.host()]).arg(line.join(" "));
         command
     }
 
@@ -280,7 +122,7 @@ impl Remote {
         let target = self.target.clone();
         let said = words_or(said.as_bytes(), NO_WORDS);
         match status.code() {
-            Some(SSH_FAILED) => RemoteError::Connection { host: target.host.clone(), target, said },
+            Some(SSH_FAILED) => RemoteError::Connection { host: target.host().to_owned(), target, said },
             Some(NOT_FOUND) => RemoteError::Missing { target, program: self.ktsn.clone() },
             _ => {
                 RemoteError::Command { target, command: Self::shown(words), status: status.to_string(), said }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A command of ktsn that runs on the other host.
 //!
-//! In: a [`Task`]. Out: what it says, line by line, as it says it; how it ended; its files, under names of this side's choice. The other host
-//! is not trusted: every length, count and name that it states is bounded, and breaking a rule ends the session.
+//! In: a [`Task`]. Out: what it says, line by line, as it says it; how it ended; its files, under names of this side's choice. A broken
+//! side must not hold this one up: every length, count and name that it states is bounded, and breaking a rule ends the session.
 //!
 //! ```text
 //!   Session ── lines (frames::Order) ──► ssh ──► ktsn remote guard ── standard input ──► ktsn …
@@ -10,7 +10,7 @@
 //! ```
 
 use super::frames::{Decoder, Ended, Message, ORDER_OCTETS_MAX, Order, is_file_name};
-use super::lines::{Lines, last_of};
+use super::lines::{Lines, Said, last_of};
 use super::{HEARTBEAT, NO_WORDS, Remote, RemoteError, SILENCE_MAX, no_ssh, words_or};
 use crate::error::LabError;
 use crate::process::end_of;
@@ -44,19 +44,6 @@ pub struct Task {
     pub arguments: Vec<String>,
     /// The command takes `--ready-fd N`, and says there that it is ready.
     pub says_ready: bool,
-}
-
-/// What the command does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
-    /// It is ready.
-    Ready,
-    /// It wrote a line to standard output.
-    Line(String),
-    /// It wrote a line to standard error: progress, or what is wrong. Control characters are taken out.
-    Word(String),
-    /// It has ended; its files can be fetched.
-    Ended(Ended),
 }
 
 /// A message that this side owns.

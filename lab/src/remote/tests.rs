@@ -2,8 +2,9 @@
 //! Names of hosts, clocks by recorded answers, and what is shown of failures. ssh itself runs in `tests/tests/remote.rs`.
 
 use super::clock::{ClockError, ClockFacts, Holder, check, of_chrony, of_ptp4l};
+use super::hosts::{Passage, impossible};
 use super::*;
-use ktsn_time::Nanos;
+use ktsn_time::{Nanos, Tai};
 
 /// `chronyc -n -c tracking` of chrony 4.3.
 const CHRONY: &str = "C0A80101,192.168.1.1,3,1764155000.123456789,-0.000000150,0.000000021,0.000000180,-5.123,0.001,0.012,0.000200000,0.000010000,2.1,Normal\n";
@@ -230,4 +231,25 @@ fn a_short_answer_is_not_waited_for_without_end() {
         panic!("late")
     };
     assert_eq!((status.code(), &said[..], &words[..]), (Some(3), &b"so\n"[..], &b"why\n"[..]));
+}
+
+#[test]
+fn an_instant_outside_of_the_run_or_a_frame_before_its_time_shows_clocks_that_do_not_agree() {
+    let at = |millis: i64| Tai::from_nanos(100_000_000_000).saturating_add(Nanos::from_millis(millis));
+    let (run, within) = ([at(0), at(1_000)], Nanos::from_millis(500));
+    let instants = |millis: &[i64]| impossible(run, within, millis.iter().map(|&millis| at(millis)), []);
+    // Two seconds and the clocks' bound on either side.
+    assert_eq!(instants(&[0, 500, 1_000, -2_500, 3_500]), None);
+    for odd in [-2_501, 3_501] {
+        let problem = instants(&[0, odd]).unwrap();
+        assert!(problem.contains(&format!("at {} ns, outside of the run", at(odd).as_nanos())), "{problem}");
+    }
+    let passage = |early: i64| {
+        let passage =
+            Passage { sequence: 7, sent: at(0), arrived: at(-early), early_max: Nanos::from_millis(2) };
+        impossible(run, within, [], [passage])
+    };
+    assert_eq!((passage(-5), passage(2)), (None, None));
+    let problem = passage(3).unwrap();
+    assert!(problem.starts_with("the clocks do not agree: frame 7 arrived "), "{problem}");
 }

@@ -9,14 +9,15 @@
 pub mod bars;
 mod harness;
 
+use crate::carry_out::{Experiment, Measured, Session, Turn, carry_out};
 use crate::error::LabError;
-use crate::exclusive::VOID_RULE;
-use crate::experiment::{Event, Outcome, Setup, Watch, none_twice};
+use crate::experiment::{Outcome, Setup, Watch, none_twice};
 use harness::{Line, Run};
 use ktsn_measure::records::{Record, RunRecords};
 use ktsn_measure::results::{Document, Round, Series};
 use ktsn_measure::stats::Statistics;
 use ktsn_time::{Nanos, Tai};
+use serde_json::{Map, Value};
 use std::path::PathBuf;
 
 /// The load of a series of round trips.
@@ -88,15 +89,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How many guests are started.
-    #[must_use]
-    pub fn runs(&self) -> u64 {
+    /// How many guests are started in a round.
+    fn guests(&self) -> u64 {
         let posted = self.posted.iter().filter(|&&posted| posted != self.usual_posted).count();
         let guests = self.backends.iter().map(|backend| match backend {
             Backend::User => 2 * self.tcp_kib.len() + posted,
             Backend::VhostUser => 2 + self.dropping_posted.len(),
         });
-        u64::from(self.rounds) * guests.sum::<usize>() as u64
+        guests.sum::<usize>() as u64
     }
 
     /// # Errors
@@ -132,38 +132,58 @@ impl Plan {
 /// [`LabError`]; the guests have ended then, too.
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     plan.check()?;
-    let _lock = plan.setup.take_lock(watch)?;
-    let mut document = Document::new("rtos", plan.setup.command.clone());
-    describe(plan, &mut document);
-    let (mut all, mut runs) = (Vec::new(), Vec::new());
-    for round in 1..=plan.rounds {
-        let refusals = plan.setup.wait_until_quiet(watch)?;
-        let mut is_guest_running = false;
-        harness::round(plan, round, &mut |line| match line {
-            Line::Step(step) => {
-                if is_guest_running {
-                    watch(Event::Done);
-                }
-                is_guest_running = step.starts_with("round");
-                watch(Event::Step(&step));
-            }
-            Line::RanOn(facts) => document.parameters.extend(facts),
+    let measure = |session: &mut Session<'_>| {
+        describe(plan, &mut session.document);
+        session.measure(&mut Guests { plan }, plan.rounds)
+    };
+    carry_out(&plan.setup.terms("rtos"), watch, measure, |document, _| bars::compare(document))
+}
+
+/// All guests; the program that runs them interleaves them.
+struct Guests<'a> {
+    plan: &'a Plan,
+}
+
+impl Experiment for Guests<'_> {
+    type Row = ();
+    /// Versions and devices.
+    type Extra = Map<String, Value>;
+
+    fn rows(&self) -> Vec<()> {
+        vec![()]
+    }
+
+    fn name(&self, (): &()) -> String {
+        "the guests".to_owned()
+    }
+
+    fn units(&self, (): &()) -> u64 {
+        self.plan.guests()
+    }
+
+    fn run(&mut self, (): &(), turn: &mut Turn<'_>) -> Result<Measured<Self::Extra>, LabError> {
+        let (mut measured, mut facts) = (Measured::default(), Map::new());
+        harness::round(self.plan, turn.round, &mut |line| match line {
+            Line::Step(step) => turn.step(&step),
+            Line::RanOn(found) => facts.extend(found),
             Line::Run(run) => {
-                runs.extend(records(&run));
-                all.push(Series { voided_rounds: Some(u64::from(refusals)), ..figures(&run) });
+                measured.runs.extend(records(&run));
+                measured.series.push(figures(&run));
+                turn.progress(measured.series.len() as u64);
             }
         })?;
-        watch(Event::Done);
+        Ok(measured.with(facts))
     }
-    document.add_series(all);
-    bars::compare(&mut document);
-    Ok(Outcome { document, runs })
+
+    fn conclude(&mut self, facts: Vec<Self::Extra>, document: &mut Document) -> Result<(), LabError> {
+        document.parameters.extend(facts.into_iter().flatten());
+        Ok(())
+    }
 }
 
 fn describe(plan: &Plan, document: &mut Document) {
     document.set_parameters(&serde_json::json!({
         "payload_octets": [1, harness::MESSAGE_OCTETS],
-        "rounds": plan.rounds,
         "interleaved": true,
         "round_trips": plan.trips,
         "stream_octets": plan.stream_mib << 20,
@@ -173,7 +193,6 @@ fn describe(plan: &Plan, document: &mut Document) {
         "dropping_posted": plan.dropping_posted,
         "latency": "a round trip of one TCP connection, taken outside the guest",
         "bit_rate": "octets of one TCP connection over the time until the guest has read all of them, or sent all of them",
-        "void_rule": VOID_RULE,
     }));
 }
 

@@ -152,8 +152,8 @@ fn configurations_are_series_of_their_own() {
 #[test]
 fn what_cannot_be_measured_is_named() {
     plan().check().unwrap();
-    assert_eq!(plan().runs(), 3 * (4 + 2 + 2 + 2));
-    assert_eq!(Plan { backends: vec![Backend::VhostUser], ..plan() }.runs(), 3 * (2 + 2));
+    assert_eq!(plan().guests(), 4 + 2 + 2 + 2);
+    assert_eq!(Plan { backends: vec![Backend::VhostUser], ..plan() }.guests(), 2 + 2);
     for (wrong, text) in [
         (Plan { tcp_kib: vec![512], ..plan() }, "tcp: 512: expected 2 to 256"),
         (Plan { posted: vec![8, 8], ..plan() }, "posted: 8 is named twice"),

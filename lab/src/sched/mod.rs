@@ -2,11 +2,12 @@
 //! Transmission selection: what a decision costs, and whether its properties hold.
 //!
 //! In: the programs, where the sources are. Out: a document with `micro` entries, the bars beside them, and a check for
-//! each property. First the property suite runs (it builds, so nothing is timed meanwhile), then, under the measuring
-//! lock and on a quiet machine, the example `sched_cost`, which has an allocator of its own that counts.
+//! each property. First the property suite runs under the measuring
+//! lock: it builds, so nothing may be timed meanwhile. Then, on a quiet machine, the example `sched_cost`, which has an allocator of its own that counts.
 
 mod properties;
 
+use crate::carry_out::{Measured, Session, Turn, carry_out};
 use crate::error::LabError;
 use crate::experiment::{Event, Outcome, Setup, Watch};
 use ktsn_measure::results::{Check, CheckOutcome, Comparison, Document, Micro};
@@ -49,22 +50,20 @@ struct Cost {
 /// # Errors
 /// [`LabError`].
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
-    let mut document = Document::new("sched", plan.setup.command.clone());
-    document.parameters.insert("turns".to_owned(), plan.turns.into());
-    document.parameters.insert(
-        "decision".to_owned(),
-        "8 classes with 1024 frames queued, stepped as a worker does: decide, hand over, decide, jump; batches of 64, \
-         worlds in turn"
-            .into(),
-    );
-    watch(Event::Step("the property suite"));
-    document.checks = properties::run(&plan.workspace, plan.cases)?;
-    let _lock = plan.setup.take_lock(watch)?;
-    let refusals = plan.setup.wait_until_quiet(watch)?;
-    document.parameters.insert("load_refusals".to_owned(), refusals.into());
-    watch(Event::Step("the cost of decisions"));
-    judge(&mut document, cost(plan)?);
-    Ok(document.into())
+    let measure = |session: &mut Session<'_>| {
+        session.document.set_parameters(&serde_json::json!({
+            "turns": plan.turns,
+            "decision": "8 classes with 1024 frames queued, stepped as a worker does: decide, hand over, decide, jump; batches of 64, \
+                         worlds in turn",
+        }));
+        (session.watch)(Event::Step("the property suite"));
+        session.document.checks = properties::run(&plan.workspace, plan.cases)?;
+        let run = |_: &mut Turn<'_>| cost(plan).map(|cost| Measured::micro(cost.micro.clone()).with(cost));
+        session.repeat("the cost of decisions", 1, run, |costs, document| {
+            costs.iter().for_each(|cost| count_allocations(document, cost));
+        })
+    };
+    carry_out(&plan.setup.terms("sched"), watch, measure, |document, _| compare(document))
 }
 
 /// Runs the example, where it is built.
@@ -90,12 +89,15 @@ fn cost(plan: &Plan) -> Result<Cost, LabError> {
         .map_err(|error| LabError::Contents { path: program, problem: format!("its output: {error}") })
 }
 
-/// Figures, bars and the count of allocations.
-fn judge(document: &mut Document, cost: Cost) {
-    document.micro = cost.micro;
+/// Adds the comparisons of figures.
+fn compare(document: &mut Document) {
     for (of, to, bar) in BARS {
         document.compare_micro(of, to, bar);
     }
+}
+
+/// Adds what the counting allocator saw.
+fn count_allocations(document: &mut Document, cost: &Cost) {
     let allocations = Some(cost.allocations as f64);
     let comparison = Comparison::held("allocations", "sched.after_arming", None, allocations, 0.0);
     document.comparisons.push(comparison);

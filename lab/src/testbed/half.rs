@@ -5,9 +5,8 @@
 //! exists here. The uplink is a macvlan on that device: the device itself, its addresses and its queueing discipline are not touched. All
 //! that others on the same wire can see are frames between two MAC addresses of the testbed's own: the uplinks answer no ARP.
 
-use super::{Host, SETTLE_PORT, Testbed, UPLINK, flannel, new_stem};
+use super::{Host, SETTLE_PORT, Testbed, UPLINK, check_name, flannel, new_stem};
 use crate::command::run;
-use crate::datapaths::bed::check_name;
 use crate::error::LabError;
 use crate::sys;
 use std::net::{Ipv4Addr, UdpSocket};

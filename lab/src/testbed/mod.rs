@@ -28,6 +28,25 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+/// The kernel's limit for the name of a device, without its zero.
+const NAME_OCTETS_MAX: usize = 15;
+
+/// Refuses a device name that the kernel would refuse or cut.
+///
+/// # Errors
+/// [`LabError::Usage`].
+pub(crate) fn check_name(name: &str) -> Result<(), LabError> {
+    let is_odd = |letter: char| letter.is_whitespace() || letter == '/' || letter == ':';
+    if name.is_empty() || name.len() > NAME_OCTETS_MAX || name.contains(is_odd) || name == "." || name == ".."
+    {
+        return Err(LabError::Usage(format!(
+            "the device name {name:?} has {} octets; expected 1 to {NAME_OCTETS_MAX}, without blanks, '/' and ':'",
+            name.len()
+        )));
+    }
+    Ok(())
+}
+
 /// The device between the hosts, at both ends.
 pub const UPLINK: &str = "uplink";
 /// The pods' interface.

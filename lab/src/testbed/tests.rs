@@ -61,3 +61,15 @@ fn what_a_killed_process_left_is_swept() {
     sweep();
     assert!(gone(&left));
 }
+
+#[test]
+fn a_name_that_the_kernel_would_cut_is_refused() {
+    for name in ["vm0", "exactly15octets"] {
+        check_name(name).unwrap();
+    }
+    for name in ["", "sixteen-octets-x", "a b", "a/b", "a:b", ".", ".."] {
+        let error = check_name(name).unwrap_err();
+        assert_eq!(error.exit_status(), 2, "{error}");
+        assert!(error.to_string().contains(&format!("{name:?} has {} octets", name.len())), "{error}");
+    }
+}

@@ -8,7 +8,7 @@ use super::image::Image;
 use super::machine::Accelerator;
 use super::protocol::Clock;
 use super::qmp::Events;
-use super::run::Request;
+use super::request::Request;
 use super::runs::Record;
 use super::time_server::TimeServer;
 use crate::error::LabError;

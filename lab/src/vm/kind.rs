@@ -3,7 +3,6 @@
 //!
 //! In: a name. Out: packages, and where the kernel lies in them. Pure.
 
-use super::machine::Accelerator;
 use std::fmt;
 use std::str::FromStr;
 
@@ -72,16 +71,5 @@ impl fmt::Display for Kind {
             Self::Qemu => "qemu",
             Self::Uml => "uml",
         })
-    }
-}
-
-impl Accelerator {
-    /// The kind of guest whose instructions run so.
-    #[must_use]
-    pub const fn kind(self) -> Kind {
-        match self {
-            Self::Kvm | Self::Tcg => Kind::Qemu,
-            Self::Uml => Kind::Uml,
-        }
     }
 }

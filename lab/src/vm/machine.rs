@@ -3,10 +3,12 @@
 //!
 //! In: what the user asks for. Out: arguments, or what cannot be had. Pure.
 
-use super::network::{Address, Datapath};
+use super::kind::Kind;
+use super::network::{Address, Datapath, NO_OFFLOADS, TAP};
 use super::pin::Cpus;
 use crate::error::LabError;
 use std::fmt;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
@@ -141,8 +143,7 @@ impl Machine {
             Accelerator::Tcg | Accelerator::Uml => "tcg,thread=multi",
         };
         // tsc=reliable: under TCG the kernel would take the hpet instead, whose every reading leaves the guest.
-        let boot =
-            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable rdinit=/usr/bin/ktsn -- vm guest";
+        let boot = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable rdinit=/usr/bin/ktsn-bench -- vm guest";
         let mut arguments: Vec<String> = [
             "-nodefaults",
             "-no-user-config",
@@ -187,5 +188,106 @@ impl Machine {
         }
         arguments.extend(self.network_arguments(is_kvm, descriptors.network));
         arguments
+    }
+}
+
+impl Machine {
+    /// # Errors
+    /// [`LabError::Usage`] names what the datapath cannot have.
+    pub(super) fn check_network(&self) -> Result<(), LabError> {
+        let device = match self.datapath {
+            Datapath::None => "there is no device without --datapath",
+            Datapath::User => "the device of --datapath user has one queue",
+            Datapath::Opened(_) => "an opened device has one queue",
+            _ => "",
+        };
+        if self.queues > 1 && !device.is_empty() {
+            return Err(LabError::Usage(format!("--queues {}: {device}; use --datapath tap", self.queues)));
+        }
+        let device = match self.datapath {
+            Datapath::None => "there is no device without --datapath",
+            Datapath::User => "the device of --datapath user has the address that QEMU's network expects",
+            _ => "",
+        };
+        match self.address {
+            Some(address) if !device.is_empty() => {
+                Err(LabError::Usage(format!("--address {address}: {device}; use --datapath tap or bridge")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The MAC address: it follows from the address if there is one, so that the same guest has the same again.
+    pub(super) fn mac(&self) -> String {
+        use std::hash::{BuildHasher as _, RandomState};
+        let octets = match self.address.map(|address| address.address()) {
+            Some(IpAddr::V4(address)) => address.octets(),
+            Some(IpAddr::V6(address)) => std::array::from_fn(|at| address.octets()[12 + at]),
+            None => std::array::from_fn(|at| RandomState::new().hash_one(at).to_le_bytes()[0]),
+        };
+        let [a, b, c, d] = octets;
+        format!("02:4b:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+    }
+
+    /// QEMU's arguments for the network device; `ends`: the descriptors of its [`super::network::Attachment`].
+    pub(super) fn network_arguments(&self, is_kvm: bool, ends: &[RawFd]) -> Vec<String> {
+        let queues = self.queues;
+        let vectors = if queues > 1 { format!(",mq=on,vectors={}", 2 * queues + 2) } else { String::new() };
+        let mac = if self.datapath.is_shared() { format!(",mac={}", self.mac()) } else { String::new() };
+        let device = format!("virtio-net-pci,netdev=net,romfile={mac}");
+        match &self.datapath {
+            Datapath::None => vec![],
+            Datapath::User => ["-netdev", "user,id=net", "-device", &device].map(str::to_owned).into(),
+            Datapath::Tap => vec![
+                "-netdev".to_owned(),
+                format!("tap,id=net,ifname={TAP},script=no,downscript=no,vhost=off,queues={queues}"),
+                "-device".to_owned(),
+                format!("{device}{vectors}"),
+            ],
+            Datapath::Opened(opened) => {
+                opened_tap(ends, format!("{device}{}", if opened.offloads { "" } else { NO_OFFLOADS }))
+            }
+            Datapath::Bridge(_) => opened_tap(ends, format!("{device}{vectors}")),
+            Datapath::VhostUser(socket) => {
+                // QEMU 7.2 under TCG ends by a segmentation fault when a vhost-user device uses MSI-X.
+                let vectors = if is_kvm {
+                    vectors
+                } else {
+                    format!("{},vectors=0", if queues > 1 { ",mq=on" } else { "" })
+                };
+                let socket = escaped(socket);
+                vec![
+                    "-object".to_owned(),
+                    format!("memory-backend-memfd,id=memory,size={}M,share=on", self.memory_mib),
+                    "-numa".to_owned(),
+                    "node,memdev=memory".to_owned(),
+                    "-chardev".to_owned(),
+                    format!("socket,id=switch,path={socket},server=on,wait=off"),
+                    "-netdev".to_owned(),
+                    format!("vhost-user,id=net,chardev=switch,queues={queues}"),
+                    "-device".to_owned(),
+                    format!("{device}{vectors}"),
+                ]
+            }
+        }
+    }
+}
+
+/// QEMU's arguments for a tap device that it inherits as these descriptors.
+fn opened_tap(ends: &[RawFd], device: String) -> Vec<String> {
+    let ends: Vec<String> = ends.iter().map(ToString::to_string).collect();
+    let key = if ends.len() > 1 { "fds" } else { "fd" };
+    let netdev = format!("tap,id=net,vhost=off,{key}={}", ends.join(":"));
+    vec!["-netdev".to_owned(), netdev, "-device".to_owned(), device]
+}
+
+impl Accelerator {
+    /// The kind of guest whose instructions run so.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Kvm | Self::Tcg => Kind::Qemu,
+            Self::Uml => Kind::Uml,
+        }
     }
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where a guest's network device leads.
 //!
-//! In: a [`Datapath`] and the machine. Out: QEMU's arguments, and an [`Attachment`]: the device's other end, which the guest's process
+//! In: a [`Datapath`]. Out: an [`Attachment`]: the device's other end, which the guest's process
 //! inherits and which ends with the value. No device that existed before is changed.
 
 use super::kind::Kind;
-use super::machine::{Machine, escaped};
 use crate::command;
 use crate::error::LabError;
 use crate::sys;
@@ -65,7 +64,7 @@ impl PartialEq for Opened {
 impl Eq for Opened {}
 
 /// A device without partial checksums and large segments.
-const NO_OFFLOADS: &str =
+pub(super) const NO_OFFLOADS: &str =
     ",csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ufo=off,guest_ecn=off";
 
 /// A bridge that is there.
@@ -143,7 +142,7 @@ impl fmt::Display for Datapath {
 
 impl Datapath {
     /// Whether the guest's device may have an address of the caller's choice, and a MAC address that no other guest has.
-    const fn is_shared(&self) -> bool {
+    pub(super) const fn is_shared(&self) -> bool {
         matches!(self, Self::Tap | Self::Bridge(_) | Self::VhostUser(_) | Self::Opened(_))
     }
 }
@@ -194,96 +193,6 @@ impl fmt::Display for Address {
     }
 }
 
-impl Machine {
-    /// # Errors
-    /// [`LabError::Usage`] names what the datapath cannot have.
-    pub(super) fn check_network(&self) -> Result<(), LabError> {
-        let device = match self.datapath {
-            Datapath::None => "there is no device without --datapath",
-            Datapath::User => "the device of --datapath user has one queue",
-            Datapath::Opened(_) => "an opened device has one queue",
-            _ => "",
-        };
-        if self.queues > 1 && !device.is_empty() {
-            return Err(LabError::Usage(format!("--queues {}: {device}; use --datapath tap", self.queues)));
-        }
-        let device = match self.datapath {
-            Datapath::None => "there is no device without --datapath",
-            Datapath::User => "the device of --datapath user has the address that QEMU's network expects",
-            _ => "",
-        };
-        match self.address {
-            Some(address) if !device.is_empty() => {
-                Err(LabError::Usage(format!("--address {address}: {device}; use --datapath tap or bridge")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The MAC address: it follows from the address if there is one, so that the same guest has the same again.
-    pub(super) fn mac(&self) -> String {
-        use std::hash::{BuildHasher as _, RandomState};
-        let octets = match self.address.map(|address| address.address) {
-            Some(IpAddr::V4(address)) => address.octets(),
-            Some(IpAddr::V6(address)) => std::array::from_fn(|at| address.octets()[12 + at]),
-            None => std::array::from_fn(|at| RandomState::new().hash_one(at).to_le_bytes()[0]),
-        };
-        let [a, b, c, d] = octets;
-        format!("02:4b:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
-    }
-
-    /// QEMU's arguments for the network device; `ends`: the descriptors of its [`Attachment`].
-    pub(super) fn network_arguments(&self, is_kvm: bool, ends: &[RawFd]) -> Vec<String> {
-        let queues = self.queues;
-        let vectors = if queues > 1 { format!(",mq=on,vectors={}", 2 * queues + 2) } else { String::new() };
-        let mac = if self.datapath.is_shared() { format!(",mac={}", self.mac()) } else { String::new() };
-        let device = format!("virtio-net-pci,netdev=net,romfile={mac}");
-        match &self.datapath {
-            Datapath::None => vec![],
-            Datapath::User => ["-netdev", "user,id=net", "-device", &device].map(str::to_owned).into(),
-            Datapath::Tap => vec![
-                "-netdev".to_owned(),
-                format!("tap,id=net,ifname={TAP},script=no,downscript=no,vhost=off,queues={queues}"),
-                "-device".to_owned(),
-                format!("{device}{vectors}"),
-            ],
-            Datapath::Opened(opened) => {
-                opened_tap(ends, format!("{device}{}", if opened.offloads { "" } else { NO_OFFLOADS }))
-            }
-            Datapath::Bridge(_) => opened_tap(ends, format!("{device}{vectors}")),
-            Datapath::VhostUser(socket) => {
-                // QEMU 7.2 under TCG ends by a segmentation fault when a vhost-user device uses MSI-X.
-                let vectors = if is_kvm {
-                    vectors
-                } else {
-                    format!("{},vectors=0", if queues > 1 { ",mq=on" } else { "" })
-                };
-                let socket = escaped(socket);
-                vec![
-                    "-object".to_owned(),
-                    format!("memory-backend-memfd,id=memory,size={}M,share=on", self.memory_mib),
-                    "-numa".to_owned(),
-                    "node,memdev=memory".to_owned(),
-                    "-chardev".to_owned(),
-                    format!("socket,id=switch,path={socket},server=on,wait=off"),
-                    "-netdev".to_owned(),
-                    format!("vhost-user,id=net,chardev=switch,queues={queues}"),
-                    "-device".to_owned(),
-                    format!("{device}{vectors}"),
-                ]
-            }
-        }
-    }
-}
-
-/// QEMU's arguments for a tap device that it inherits as these descriptors.
-fn opened_tap(ends: &[RawFd], device: String) -> Vec<String> {
-    let ends: Vec<String> = ends.iter().map(ToString::to_string).collect();
-    let key = if ends.len() > 1 { "fds" } else { "fd" };
-    let netdev = format!("tap,id=net,vhost=off,{key}={}", ends.join(":"));
-    vec!["-netdev".to_owned(), netdev, "-device".to_owned(), device]
-}
-
 /// The other end of a guest's network device; it ends with the value.
 #[derive(Debug, Default)]
 pub(super) struct Attachment {
@@ -302,14 +211,19 @@ impl Drop for Attachment {
 }
 
 impl Attachment {
-    /// Makes the other end of the machine's network device.
+    /// Makes the other end of a network device with so many queues, and takes the names of its sockets and the monitor's.
     ///
     /// # Errors
     /// [`LabError::Usage`]: there is no such bridge, or the socket's name is in use; [`LabError::Impossible`] without root's rights; what
     /// the kernel refuses. Nothing stays.
-    pub(super) fn new(machine: &Machine, kind: Kind) -> Result<Self, LabError> {
-        let mut made = match &machine.datapath {
-            Datapath::Bridge(bridge) => Self::to_bridge(bridge, machine.queues, kind)?,
+    pub(super) fn new(
+        datapath: &Datapath,
+        queues: u32,
+        monitor: Option<&Path>,
+        kind: Kind,
+    ) -> Result<Self, LabError> {
+        let mut made = match datapath {
+            Datapath::Bridge(bridge) => Self::to_bridge(bridge, queues, kind)?,
             Datapath::Tap if kind == Kind::Uml => Self::to_nowhere()?,
             Datapath::VhostUser(socket) => {
                 let option = format!("--datapath vhost-user:{}", socket.display());
@@ -321,7 +235,7 @@ impl Attachment {
             }
             Datapath::None | Datapath::User | Datapath::Tap => Self::default(),
         };
-        if let Some(socket) = &machine.monitor {
+        if let Some(socket) = monitor {
             made.sockets.push(take_name(&format!("--qmp {}", socket.display()), socket)?);
         }
         Ok(made)

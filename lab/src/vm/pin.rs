@@ -2,6 +2,7 @@
 //! A list of CPUs, as the kernel writes it: `0,2-3`.
 
 use crate::error::LabError;
+use ktsn_host::cpus_of;
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,22 +10,6 @@ use std::str::FromStr;
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// More CPUs than the kernel's affinity calls are asked about.
 const CPU_MAX: usize = 1023;
-
-/// The CPUs of a list in its order; `None`: it is no list, or has a CPU above `most`.
-#[must_use]
-pub fn cpus_of(list: &str, most: usize) -> Option<Vec<usize>> {
-    let number = |word: &str| word.parse::<usize>().ok().filter(|&cpu| cpu <= most);
-    let mut cpus = Vec::new();
-    for part in list.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (number(first)?, number(last)?);
-        if first > last {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
-    Some(cpus)
-}
 
 /// CPUs, ascending, each once, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,15 +11,15 @@ use super::cpio::{Node, Tree};
 use super::guest::JOB;
 use super::image::Image;
 use super::kind::Kind;
-use super::machine::{Accelerator, Descriptors, Machine, QEMU};
+use super::machine::{Descriptors, QEMU};
 use super::network::{Attachment, Datapath};
 use super::protocol::{Decoder, Ended, Job, Message};
+pub use super::request::Request;
 use super::runs::Record;
 use super::uml;
 use crate::error::LabError;
 use crate::process::end_of;
 use crate::sys;
-use crate::tools::Tools;
 use ktsn_measure::clock::stop_requested;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -70,23 +70,6 @@ pub trait Watch {
     fn is_wanted(&self) -> bool {
         true
     }
-}
-
-/// What to run, and for how long.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The guest's machine.
-    pub machine: Machine,
-    /// How its instructions run.
-    pub accelerator: Accelerator,
-    /// What it does.
-    pub job: Job,
-    /// ktsn, ktsnd and libktsn.so, which the guest gets.
-    pub tools: Tools,
-    /// How long the boot may take.
-    pub boot_within: Duration,
-    /// How long the program may take.
-    pub program_within: Option<Duration>,
 }
 
 /// How a run went.
@@ -264,7 +247,9 @@ impl Guest {
         request.machine.check_files(octets)?;
         let (port, far) = UnixStream::pair().map_err(LabError::system("socketpair"))?;
         let (console, write) = io::pipe().map_err(LabError::system("pipe"))?;
-        let attachment = Attachment::new(&request.machine, kind)?;
+        let machine = &request.machine;
+        let attachment =
+            Attachment::new(&machine.datapath, machine.queues, machine.monitor.as_deref(), kind)?;
         for socket in &attachment.sockets {
             record.name_socket(socket)?;
         }
@@ -456,6 +441,7 @@ fn files(image: &Image, request: &Request, time_server: String) -> Result<File, 
         Ok::<(), LabError>(())
     };
     add("usr/bin/ktsn", &request.tools.ktsn)?;
+    add("usr/bin/ktsn-bench", &request.tools.bench)?;
     add("usr/bin/ktsnd", &request.tools.ktsnd)?;
     add("usr/lib/ktsn/libktsn.so", &request.tools.libktsn)?;
     let job = Job { time_server, ..request.job.clone() };

@@ -6,9 +6,9 @@
 //! sends early. The bar holds ktsnd against the delta that loses the fewest frames.
 
 use super::network::TAP;
+use crate::carry_out::{Measured, Session, carry_out};
 use crate::error::LabError;
-use crate::exclusive::VOID_RULE;
-use crate::experiment::{Event, Outcome, Setup, Watch, none_twice};
+use crate::experiment::{Outcome, Setup, Watch, none_twice};
 use crate::process::{Process, Program};
 use ktsn_measure::records::{ArrivalRecord, Record, RunRecords, load_arrivals};
 use ktsn_measure::results::{Comparison, Document, Round, Series};
@@ -148,26 +148,35 @@ impl Plan {
 /// [`LabError`]; the guest has ended then, too.
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     plan.check()?;
-    let (_lock, directory) = plan.setup.begin(watch)?;
-    let refusals = plan.setup.wait_until_quiet(watch)?;
-    let mut document = Document::new("vm-sender", plan.setup.command.clone());
-    watch(Event::Step("a guest sends by turns with etf and with ktsnd"));
-    let (said, arrivals, tap) = one_guest(plan, directory.path())?;
-    watch(Event::Done);
-    let said = Said::read(&said)?;
-    describe(plan, &said, &tap, refusals, &mut document);
-    let (mut all, mut runs) = (Vec::new(), Vec::new());
+    let measure = |session: &mut Session<'_>| {
+        let directory = crate::carry_out::directory()?;
+        let directory = directory.path();
+        let name = "a guest sends by turns with etf and with ktsnd";
+        session.repeat(
+            name,
+            1,
+            |_| scene(plan, directory),
+            |guests, document| {
+                guests.iter().for_each(|(said, tap)| describe(plan, said, tap, document));
+            },
+        )
+    };
+    carry_out(&plan.setup.terms("vm-sender"), watch, measure, |document, runs| compare(plan, runs, document))
+}
+
+/// One guest, in which the paths take turns: what it said, and the tap's figures.
+fn scene(plan: &Plan, directory: &Path) -> Result<Measured<(Said, Value)>, LabError> {
+    let (said, arrivals, tap) = one_guest(plan, directory)?;
+    let (said, mut measured) = (Said::read(&said)?, Measured::default());
     for round in 1..=plan.rounds {
         for (turn, path, _) in plan.turns(round) {
             let records = records_of(plan, &arrivals, turn);
             let run = RunRecords { path, payload_octets: plan.payload_octets, load: None, round, records };
-            all.push(series(plan, &run, said.talks.get(&turn)));
-            runs.push(run);
+            measured.series.push(series(plan, &run, said.talks.get(&turn)));
+            measured.runs.push(run);
         }
     }
-    document.add_series(all);
-    compare(plan, &runs, &mut document);
-    Ok(Outcome { document, runs })
+    Ok(measured.with((said, tap)))
 }
 
 /// Boots the guest, watches its tap device, and returns what the guest said, the frames, and the tap's figures.
@@ -175,7 +184,7 @@ fn one_guest(plan: &Plan, directory: &Path) -> Result<(String, Vec<ArrivalRecord
     let tools = &plan.setup.tools;
     let turns = plan.rounds.saturating_mul(u32::try_from(plan.paths().len()).unwrap_or(u32::MAX));
     let longest = plan.turn().saturating_mul(turns);
-    let mut guest = Program::new("guest", &tools.ktsn)
+    let mut guest = Program::new("guest", &tools.bench)
         .args([
             "vm",
             "run",
@@ -332,8 +341,8 @@ fn series(plan: &Plan, run: &RunRecords, talk: Option<&Value>) -> Series {
     }
 }
 
-fn describe(plan: &Plan, said: &Said, tap: &Value, refusals: u32, document: &mut Document) {
-    document.set_parameters(&json!({
+fn describe(plan: &Plan, said: &Said, tap: &Value, document: &mut Document) {
+    let described = json!({
         "rounds": plan.rounds,
         "interleaved": true,
         "frames": plan.frames,
@@ -349,9 +358,8 @@ fn describe(plan: &Plan, said: &Said, tap: &Value, refusals: u32, document: &mut
         "lost": "frames of the program that did not come to the tap",
         "bar": "against etf with the delta that lost the fewest frames; the other deltas are shown without a bar",
         "tap_kernel_drops": tap["kernel_drops"],
-        "quiet_refusals": refusals,
-        "void_rule": VOID_RULE,
-    }));
+    });
+    document.parameters.extend(described.as_object().cloned().unwrap_or_default());
 }
 
 /// A path's frames in all rounds: lost, and the median distance from their transmit times, nanoseconds.

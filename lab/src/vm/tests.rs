@@ -6,6 +6,9 @@ use super::image::Facts;
 use super::machine::{Accelerator, Descriptors, Machine};
 use super::network::{Address, Attachment, Bridge, Datapath};
 use super::{Cache, Kind, cache, cpio, elf, image, kernel, run, runs};
+use std::time::Duration;
+
+use ktsn_eventually::eventually;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -239,7 +242,7 @@ fn datapaths_and_addresses_are_read_or_refused_with_what_is_expected() {
 
 #[test]
 fn a_network_that_is_not_there_is_refused_and_a_socket_has_one_user() {
-    let with = |datapath: Datapath| Attachment::new(&Machine { datapath, ..Machine::default() }, Kind::Qemu);
+    let with = |datapath: Datapath| Attachment::new(&datapath, 1, None, Kind::Qemu);
     let bridge = |name: &str, namespace| with(Datapath::Bridge(Bridge::new(name, namespace)));
     for (attached, words) in [
         (bridge("br0", Some("ktsn-nowhere")), "there is no network namespace ktsn-nowhere"),
@@ -365,7 +368,6 @@ impl Sleeper {
     }
 
     fn has_ended(&mut self) -> bool {
-        std::thread::sleep(std::time::Duration::from_millis(100));
         self.0.try_wait().unwrap().is_some()
     }
 }
@@ -395,7 +397,10 @@ fn what_a_killed_run_left_is_removed_and_nothing_else() {
     let removed = runs::clean(&cache).unwrap();
     assert_eq!((removed.records, removed.processes), (4, vec![left.0.id()]));
     // SIGKILL takes its time on a busy machine.
-    assert!((0..200).any(|_| left.has_ended()) && !of_a_live_run.has_ended() && !another.has_ended());
+    eventually("what was left ends", Duration::from_secs(20), || left.has_ended());
+    // So would one that is sent to these.
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!of_a_live_run.has_ended() && !another.has_ended());
     assert_eq!(std::fs::read_dir(cache.runs()).unwrap().count(), 1);
     drop(live);
     assert_eq!(std::fs::read_dir(cache.runs()).unwrap().count(), 0);
@@ -411,10 +416,7 @@ fn only_sockets_without_a_user_are_removed() {
     let [left, used, file] = ["left", "used", "file"].map(|name| directory.path().join(name));
     drop(UnixListener::bind(&left).unwrap());
     // A child that another test starts has it open until it runs its program.
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while UnixStream::connect(&left).is_ok() && std::time::Instant::now() < until {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    eventually("nobody listens", Duration::from_secs(20), || UnixStream::connect(&left).is_err());
     let listener = UnixListener::bind(&used).unwrap();
     std::fs::write(&file, "").unwrap();
     let lines = [&left, &used, &file].map(|path| format!("socket {}\n", path.display()));

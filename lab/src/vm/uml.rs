@@ -72,7 +72,7 @@ impl Machine {
         let mut arguments = vec![
             format!("mem={}M", self.memory_mib),
             format!("initrd=/proc/self/fd/{}", descriptors.files),
-            "rdinit=/usr/bin/ktsn".to_owned(),
+            "rdinit=/usr/bin/ktsn-bench".to_owned(),
             "con=null".to_owned(),
             "con0=null,fd:1".to_owned(),
             "ssl=null".to_owned(),

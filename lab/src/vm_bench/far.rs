@@ -25,8 +25,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long the other machine may take to be quiet.
-const QUIET_MAX: Duration = Duration::from_secs(30);
 /// How long the guests' image may take there: its packages are fetched.
 const IMAGE_MAX: Duration = Duration::from_secs(1800);
 /// How long a virtual switch and the devices may take there.
@@ -37,8 +35,6 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 const SAMPLES: &str = "samples.json";
 /// So many rows of records have as many octets as the samples of a second.
 const SAMPLE_ROWS: u64 = 40;
-/// Reasons for which frames can be lost on a machine.
-const REASONS_MAX: usize = 256;
 /// The load's program.
 const LOAD_PROGRAM: &str = "iperf3";
 
@@ -106,8 +102,6 @@ enum Question {
     Wire,
     /// Make guests ready that run by this accelerator.
     Guests(String),
-    /// Wait until this machine is quiet: how often it was not.
-    Quiet,
     /// Set the row's host up, and start the subscriber.
     Row(Order),
     /// [`State`].
@@ -142,7 +136,7 @@ impl Apart {
     /// # Errors
     /// [`LabError::Impossible`]: a device is missing or carries no macvlan, or nothing passes.
     pub(super) fn try_wire(&mut self, device: &str, directory: &Path) -> Result<(), LabError> {
-        let () = self.far.ask(&json!(Question::Wire), SITE_MAX)?;
+        let () = self.far.ask(&Question::Wire, SITE_MAX)?;
         let host = Host::apart(Which::Publisher, Datapath::NoVm, (device, self.number), directory)?;
         settle(&host.namespace, host.address(), host.addresses.ends[1])
     }
@@ -152,14 +146,14 @@ impl Apart {
     /// # Errors
     /// [`LabError::Impossible`]: it has no KVM where this one has, or its image cannot be made.
     pub(super) fn prepare(&mut self, choice: &Choice) -> Result<(), LabError> {
-        let question = json!(Question::Guests(choice.accelerator.to_string()));
+        let question = Question::Guests(choice.accelerator.to_string());
         self.far.ask(&question, IMAGE_MAX).map_err(impossible)
     }
 
     /// # Errors
     /// The other machine does not answer.
     pub(super) fn wait_until_quiet(&mut self) -> Result<u32, LabError> {
-        Ok(self.far.ask(&json!(Question::Quiet), QUIET_MAX)?)
+        Ok(self.far.wait_until_quiet()?)
     }
 
     /// # Errors
@@ -181,8 +175,7 @@ impl<'a> Other<'a> {
     /// # Errors
     /// [`LabError::Impossible`]: that machine cannot have the row.
     pub(super) fn there(apart: &'a mut Apart, plan: &Plan, row: Row) -> Result<Self, LabError> {
-        let begun: Result<(), RemoteError> =
-            apart.far.ask(&json!(Question::Row(Order::of(plan, row))), SITE_MAX);
+        let begun: Result<(), RemoteError> = apart.far.ask(&Question::Row(Order::of(plan, row)), SITE_MAX);
         begun.map_err(impossible)?;
         let longest = plan.boot_within + plan.traffic() + SCRIPT_EXTRA + ANSWER_MAX;
         Ok(Self::There { apart, asked: None, longest })
@@ -195,7 +188,7 @@ impl<'a> Other<'a> {
             Self::Here(subscriber) => Ok(subscriber.state()),
             Self::There { asked: Some((at, state)), .. } if at.elapsed() < ASK_AGAIN => Ok(*state),
             Self::There { apart, asked, .. } => {
-                let state = apart.far.ask(&json!(Question::State), ANSWER_MAX)?;
+                let state = apart.far.ask(&Question::State, ANSWER_MAX)?;
                 *asked = Some((Instant::now(), state));
                 Ok(state)
             }
@@ -207,7 +200,7 @@ impl<'a> Other<'a> {
     pub(super) fn start_load(&mut self) -> Result<(), LabError> {
         match self {
             Self::Here(subscriber) => subscriber.start_load(),
-            Self::There { apart, .. } => Ok(apart.far.ask(&json!(Question::Load), ANSWER_MAX)?),
+            Self::There { apart, .. } => Ok(apart.far.ask(&Question::Load, ANSWER_MAX)?),
         }
     }
 
@@ -216,7 +209,7 @@ impl<'a> Other<'a> {
     pub(super) fn load_octets(&mut self) -> Result<u64, LabError> {
         match self {
             Self::Here(subscriber) => subscriber.load_octets(),
-            Self::There { apart, .. } => Ok(apart.far.ask(&json!(Question::Octets), ANSWER_MAX)?),
+            Self::There { apart, .. } => Ok(apart.far.ask(&Question::Octets, ANSWER_MAX)?),
         }
     }
 
@@ -225,7 +218,7 @@ impl<'a> Other<'a> {
     pub(super) fn count(&mut self) -> Result<(), LabError> {
         match self {
             Self::Here(subscriber) => subscriber.count(),
-            Self::There { apart, .. } => Ok(apart.far.ask(&json!(Question::Count), ANSWER_MAX)?),
+            Self::There { apart, .. } => Ok(apart.far.ask(&Question::Count, ANSWER_MAX)?),
         }
     }
 
@@ -244,7 +237,7 @@ impl<'a> Other<'a> {
             Self::Here(subscriber) => subscriber.stop(),
             Self::There { apart, .. } => {
                 // The run's error counts. A connection that has ended has ended the subscriber, too.
-                let _may_fail: Result<(), RemoteError> = apart.far.ask(&json!(Question::Stop), ANSWER_MAX);
+                let _may_fail: Result<(), RemoteError> = apart.far.ask(&Question::Stop, ANSWER_MAX);
             }
         }
     }
@@ -258,12 +251,9 @@ impl<'a> Other<'a> {
             Self::Here(subscriber) => return subscriber.finish(),
             Self::There { apart, longest, .. } => (apart, *longest),
         };
-        let dropped: Reasons = apart.far.ask(&json!(Question::End), longest)?;
+        let dropped: Reasons = apart.far.ask(&Question::End, longest)?;
         let fetched = tempfile::tempdir_in(directory).map_err(LabError::system("temporary directory"))?;
         let frames = plan.frames * plan.payloads.len() as u64;
-        if dropped.len() > REASONS_MAX {
-            return Err(apart.refuse(format!("it has {} reasons of lost frames", dropped.len())));
-        }
         let mut heard = Heard { dropped, ..Heard::default() };
         for name in SUBSCRIBERS_FILES {
             let content = fetch(&mut apart.far, name, fetched.path(), frames)?;
@@ -338,13 +328,12 @@ pub fn serve(tools: &Tools) -> Result<(), LabError> {
 }
 
 impl Side for Served {
-    fn answer(&mut self, question: &Value) -> Result<Value, LabError> {
-        let question =
-            Question::deserialize(question).map_err(|error| hosts::not_asked(&error.to_string()))?;
+    type Question = Question;
+
+    fn answer(&mut self, question: Question) -> Result<Value, LabError> {
         match question {
             Question::Wire => self.wire().map(|()| Value::Null),
             Question::Guests(accelerator) => self.prepare(&accelerator).map(|()| Value::Null),
-            Question::Quiet => self.setup.wait_until_quiet(&mut |_| {}).map(|refusals| json!(refusals)),
             Question::Row(order) => self.begin(order).map(|()| Value::Null),
             Question::State => {
                 let subscriber = self.subscriber()?;
@@ -360,6 +349,10 @@ impl Side for Served {
             }
             Question::End => self.end().map(|dropped| json!(dropped)),
         }
+    }
+
+    fn is_timed(&self) -> bool {
+        !self.setup.functional
     }
 }
 

@@ -8,6 +8,7 @@ use super::ends::keep;
 use super::plan::{Datapath, Keeper, Plan, Row};
 use super::script::{Files, busy_file};
 use super::spikes::{Seen, Spikes};
+use crate::carry_out::Measured;
 use crate::datapaths::host::{Sample, Samples};
 use crate::error::LabError;
 use crate::observations::DEADLINE;
@@ -52,18 +53,6 @@ impl Left {
     }
 }
 
-/// What a run gave.
-pub(super) struct Figures {
-    pub(super) series: Vec<Series>,
-    pub(super) runs: Vec<RunRecords>,
-    /// Whether each lost frame has a counted reason.
-    pub(super) account: Check,
-    /// Frames that took long, and why.
-    pub(super) spikes: Spikes,
-    /// A clock was stepped meanwhile.
-    pub(super) fault: Option<String>,
-}
-
 fn json<T: DeserializeOwned>(files: &Files, name: &str) -> Result<T, LabError> {
     let content = files.get(name).unwrap_or_default();
     serde_json::from_slice(content)
@@ -84,7 +73,7 @@ pub(super) fn figures(
     round: u32,
     left: &Left,
     directory: &Path,
-) -> Result<Figures, LabError> {
+) -> Result<Measured<Spikes>, LabError> {
     let unreadable = |path: &Path, error: records::RecordsError| LabError::Contents {
         path: path.to_owned(),
         problem: error.to_string(),
@@ -132,7 +121,7 @@ pub(super) fn figures(
     }
     let account = account(plan, row, round, lost, &reasons);
     let fault = clock_stepped.then(|| "a clock was stepped".to_owned());
-    Ok(Figures { series: all, runs, account, spikes, fault })
+    Ok(Measured { series: all, runs, checks: vec![account], fault, ..Measured::default() }.with(spikes))
 }
 
 /// Rows of records that a subscriber may have: a frame may arrive twice.

@@ -12,6 +12,7 @@ mod ends;
 mod far;
 mod figures;
 mod one_run;
+mod places;
 mod plan;
 mod script;
 mod site;
@@ -22,16 +23,15 @@ mod tap;
 pub use far::serve;
 pub use plan::{Datapath, Keeper, Load, Plan, Row};
 
+use crate::carry_out::{Experiment, Measured, Session, Turn, carry_out};
 use crate::error::LabError;
-use crate::exclusive::VOID_RULE;
-use crate::experiment::{Event, Outcome, Watch, repeat_void};
+use crate::experiment::{Event, Outcome, Watch};
 use crate::observations::DEADLINE;
-use crate::remote::hosts::Clocks;
+use crate::remote::hosts::Known;
 use crate::vm::schedule_scene::MAGNITUDE_MEANS;
 use far::Apart;
-use figures::Figures;
 use ktsn_measure::datapaths::SPIKES;
-use ktsn_measure::results::{Check, Document};
+use ktsn_measure::results::Document;
 use one_run::one_run;
 use spikes::Spikes;
 use std::path::Path;
@@ -46,79 +46,71 @@ const PUBLISHED_SECONDS: f64 = 100.0;
 pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
     plan.check()?;
     plan.setup.tools.check_daemon()?;
-    let (_lock, directory) = plan.setup.begin(watch)?;
-    let mut document = Document::new("vm", plan.setup.command.clone());
-    describe(plan, &mut document);
-    let (mut other, no_guests) = set_up(plan, directory.path(), watch)?;
-    let (mut all, mut runs) = (Vec::new(), Vec::new());
-    let (mut impossible, mut spikes) = (leave_out(plan, no_guests, &mut document), Spikes::default());
-    for round in 1..=plan.rounds {
-        let mut refusals = plan.setup.wait_until_quiet(watch)?;
-        if let Some(other) = &mut other {
-            watch(Event::Step("waiting for the other host to be quiet"));
-            refusals += other.apart.wait_until_quiet()?;
-        }
-        for row in plan.rows() {
-            let name = format!("{} ({})", row.path(), row.load);
-            if impossible.contains(&row) {
-                watch(Event::Done);
-                continue;
-            }
-            watch(Event::Step(&format!("round {round}, {name}")));
-            let measured = repeat_void(&name, watch, || {
-                let apart = other.as_mut().map(|other| &mut other.apart);
-                let figures = one_run(plan, row, round, directory.path(), apart)?;
-                let fault = figures.fault.clone();
-                Ok((figures, fault))
-            });
-            match measured {
-                Ok((figures, voided)) => {
-                    let Figures { series, runs: records, account, spikes: found, .. } = figures;
-                    spikes.append(found);
-                    let voided_rounds = Some(voided + u64::from(refusals));
-                    all.extend(
-                        series.into_iter().map(|one| ktsn_measure::results::Series { voided_rounds, ..one }),
-                    );
-                    runs.extend(records);
-                    document.checks.push(account);
-                }
-                Err(LabError::Impossible { what, remedy }) => {
-                    document.checks.push(Check::skipped(name, format!("{what}; remedy: {remedy}")));
-                    impossible.push(row);
-                }
-                Err(error) => return Err(error),
-            }
-            watch(Event::Done);
-        }
-    }
-    if all.is_empty() {
-        let reason = |check: &Check| check.reason.clone().unwrap_or_default();
-        let reasons = document.checks.iter().map(|check| format!("\n  {}: {}", check.name, reason(check)));
-        return Err(LabError::Nothing(reasons.collect()));
-    }
-    document.add_series(all);
-    let account = serde_json::to_value(spikes.account()).unwrap_or_default();
-    document.parameters.insert(SPIKES.to_owned(), account);
-    bars::compare(&mut document);
-    if let (Some(hosts), Some(other)) = (&plan.hosts, other) {
-        hosts.describe(&other.clocks, other.environment, &mut document)?;
-    }
-    Ok(Outcome { document, runs })
+    let measure = |session: &mut Session<'_>| {
+        let directory = crate::carry_out::directory()?;
+        let directory = directory.path();
+        describe(plan, &mut session.document);
+        let (other, no_guests) = set_up(plan, directory, session.watch)?;
+        let (apart, known) = other.unzip();
+        let mut rows = Rows { plan, directory, apart, no_guests };
+        session.measure_between(&mut rows, plan.rounds, plan.hosts.as_ref().zip(known))
+    };
+    carry_out(&plan.setup.terms("vm"), watch, measure, |document, _| bars::compare(document))
 }
 
-/// The other machine, checked and ready.
-struct Ready {
-    apart: Apart,
-    clocks: Clocks,
-    environment: serde_json::Value,
+/// Publisher and subscriber in all their places.
+struct Rows<'a> {
+    plan: &'a Plan,
+    directory: &'a Path,
+    apart: Option<Apart>,
+    /// Why guests are not possible on the other host.
+    no_guests: Option<String>,
 }
+
+impl Experiment for Rows<'_> {
+    type Row = Row;
+    type Extra = Spikes;
+
+    fn rows(&self) -> Vec<Row> {
+        self.plan.rows()
+    }
+
+    fn name(&self, row: &Row) -> String {
+        format!("{} ({})", row.path(), row.load)
+    }
+
+    fn missing(&self, row: &Row) -> Option<String> {
+        self.no_guests.clone().filter(|_| row.datapath != Datapath::NoVm)
+    }
+
+    fn prepare(&mut self, _: &Row, watch: &mut Watch<'_>) -> Result<u32, LabError> {
+        let Some(apart) = &mut self.apart else { return Ok(0) };
+        watch(Event::Step("waiting for the other host to be quiet"));
+        apart.wait_until_quiet()
+    }
+
+    fn run(&mut self, &row: &Row, turn: &mut Turn<'_>) -> Result<Measured<Spikes>, LabError> {
+        one_run(self.plan, row, turn.round, self.directory, self.apart.as_mut())
+    }
+
+    fn conclude(&mut self, found: Vec<Spikes>, document: &mut Document) -> Result<(), LabError> {
+        let mut spikes = Spikes::default();
+        found.into_iter().for_each(|other| spikes.append(other));
+        let account = serde_json::to_value(spikes.account()).unwrap_or_default();
+        document.parameters.insert(SPIKES.to_owned(), account);
+        Ok(())
+    }
+}
+
+/// The other host, and what is known of both.
+type Other = (Apart, Known);
 
 /// Checks the subscriber's machine, if that is another one, and begins there; and why guests are not possible there, if so.
 fn set_up(
     plan: &Plan,
     directory: &Path,
     watch: &mut Watch<'_>,
-) -> Result<(Option<Ready>, Option<String>), LabError> {
+) -> Result<(Option<Other>, Option<String>), LabError> {
     let Some(hosts) = &plan.hosts else { return Ok((None, None)) };
     watch(Event::Step("the other host and both clocks"));
     let clocks = hosts.check()?;
@@ -137,17 +129,7 @@ fn set_up(
             done => done?,
         }
     }
-    Ok((Some(Ready { apart, clocks, environment }), no_guests))
-}
-
-/// The rows with guests where there can be none, as skipped checks.
-fn leave_out(plan: &Plan, no_guests: Option<String>, document: &mut Document) -> Vec<Row> {
-    let Some(reason) = no_guests else { return Vec::new() };
-    let has_guests = |row: &Row| row.datapath != Datapath::NoVm;
-    let rows: Vec<Row> = plan.rows().into_iter().filter(has_guests).collect();
-    let name = |row: &Row| format!("{} ({})", row.path(), row.load);
-    document.checks.extend(rows.iter().map(|row| Check::skipped(name(row), reason.clone())));
-    rows
+    Ok((Some((apart, Known { clocks, environment })), no_guests))
 }
 
 fn describe(plan: &Plan, document: &mut Document) {
@@ -157,8 +139,6 @@ fn describe(plan: &Plan, document: &mut Document) {
         "period_ns": plan.period.get(),
         "frames": plan.frames,
         "payload_octets": plan.payloads,
-        "rounds": plan.rounds,
-        "interleaved": true,
         "seconds_of_a_row": seconds * f64::from(plan.rounds),
         "published_seconds_of_a_row": PUBLISHED_SECONDS,
         "scale": seconds * f64::from(plan.rounds) / PUBLISHED_SECONDS,
@@ -184,7 +164,6 @@ fn describe(plan: &Plan, document: &mut Document) {
         "taps": "bridge: from the publisher's tap device to the subscriber's, by the hosts' clocks",
         "wire_at": "bridge: the kernel's stamp at the publisher's tap device, by that host's clock, which the guest's clock follows",
         "wire_offset_magnitude": MAGNITUDE_MEANS,
-        "void_rule": VOID_RULE,
     }));
 }
 

@@ -3,32 +3,29 @@
 //! listens.
 
 use super::counters::{self, Reasons};
-use super::ends::{Place, Progress, SCRIPT_EXTRA};
+use super::ends::{Progress, SCRIPT_EXTRA};
 use super::far::{Apart, Other, check_programs};
-use super::figures::{Figures, Left, figures};
-use super::plan::{Datapath, Keeper, Load, Plan, Row};
-use super::script::{self, End};
-use super::site::{self, Host, Which};
-use super::spikes::Sampler;
+use super::figures::{Left, figures};
+use super::places::{end, place};
+use super::plan::{Datapath, Load, Plan, Row};
+use super::script;
+use super::site::{Host, Which};
+use super::spikes::{Sampler, Spikes};
 use super::subscriber::{Heard, Subscriber};
 use super::tap;
+use crate::carry_out::Measured;
 use crate::datapaths::host::Sample;
 use crate::error::LabError;
 use crate::observers::finish;
 use crate::process::Process;
-use crate::remote::hosts::{is_within, outside};
-use crate::vm::{self, Machine};
+use crate::remote::hosts::{Passage, impossible as odd_answer};
 use ktsn_measure::clock::{stop_requested, tai_now};
 use ktsn_measure::environment::CpuUse;
-use ktsn_measure::payload::Probe;
-use ktsn_measure::records::ArrivalRecord;
 use ktsn_time::{Nanos, Tai};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// SCHED_FIFO priorities of publisher and subscriber. The publisher's is above that of ktsnd's worker, which spins on the same CPU.
-const FIFO: [u8; 2] = [60, 40];
 /// So much before its transmit time a frame may arrive: etf sends by its delta earlier, and guests' clocks follow within less.
 const EARLY_MAX: Nanos = Nanos::from_millis(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -43,7 +40,7 @@ pub(super) fn one_run(
     round: u32,
     directory: &Path,
     apart: Option<&mut Apart>,
-) -> Result<Figures, LabError> {
+) -> Result<Measured<Spikes>, LabError> {
     let directory = tempfile::tempdir_in(directory).map_err(LabError::system("temporary directory"))?;
     let directory = directory.path();
     let (begun, window, sampler) = (CpuUse::now(), tai_now(), Sampler::start());
@@ -55,7 +52,7 @@ pub(super) fn one_run(
     let mut figures = figures(plan, row, round, &left, directory)?;
     if let (Some(hosts), Other::There { apart, .. }) = (&plan.hosts, &other)
         && let Some(problem) =
-            untrue(&figures, &left, window, hosts.within, super::figures::has_own_clocks(plan, row))
+            odd(&figures, &left, window, hosts.within, super::figures::has_own_clocks(plan, row))
     {
         return Err(apart.refuse(problem));
     }
@@ -83,90 +80,33 @@ fn set_up<'a>(
     Ok((host, Other::Here(Box::new(subscriber))))
 }
 
-/// What another machine cannot have seen in this run, if there is something. Guests with clocks of their own say nothing of the hosts'.
-fn untrue(
-    figures: &Figures,
+/// Why what the other machine saw cannot be of this run, if so. Guests with clocks of their own say nothing of the hosts'.
+fn odd(
+    figures: &Measured<Spikes>,
     left: &Left,
     run: [Tai; 2],
     within: Nanos,
     has_own_clocks: bool,
 ) -> Option<String> {
-    let records = figures.runs.iter().flat_map(|run| &run.records).filter(|_| !has_own_clocks);
-    let arrivals: Vec<ArrivalRecord> = records
-        .map(|record| ArrivalRecord {
-            probe: Probe { sequence: record.sequence, tx_time: record.tx_time },
-            kernel_at: record.kernel_at,
-            received_at: record.received_at,
-        })
-        .collect();
+    let records = || figures.runs.iter().flat_map(|run| &run.records).filter(|_| !has_own_clocks);
     let [near, far] = left.taps.as_ref().map_or([&[][..]; 2], |taps| [&taps[0][..], &taps[1][..]]);
     let samples = left.samples_there.iter().flat_map(|(_, samples)| samples).map(Sample::at);
-    let odd = samples.into_iter().find(|at| !is_within(*at, run, within));
+    let arrivals = records().map(|record| [record.kernel_at, record.received_at]);
+    let taps = far.iter().map(|frame| [frame.kernel_at, frame.received_at]);
+    let instants = arrivals.chain(taps).flatten().flatten().chain(samples);
     let sent: BTreeMap<u64, Tai> =
         near.iter().filter_map(|frame| Some((frame.probe.sequence, frame.kernel_at?))).collect();
-    outside(&arrivals, run, within)
-        .or_else(|| outside(far, run, within))
-        .or_else(|| odd.map(|at| format!("its sample is of {} ns, outside of the run", at.as_nanos())))
-        .or_else(|| before(&arrivals, |frame| Some(frame.probe.tx_time), within.saturating_add(EARLY_MAX)))
-        .or_else(|| before(far, |frame| sent.get(&frame.probe.sequence).copied(), within))
-}
-
-/// A frame that arrived before it was sent, by more than so much: the clocks do not agree.
-fn before(
-    arrivals: &[ArrivalRecord],
-    sent: impl Fn(&ArrivalRecord) -> Option<Tai>,
-    by: Nanos,
-) -> Option<String> {
-    arrivals.iter().find_map(|arrival| {
-        let (sent, at) = (sent(arrival)?, arrival.kernel_at.or(arrival.received_at)?);
-        let early = sent.since(at);
-        let sequence = arrival.probe.sequence;
-        (early > by).then(|| {
-            format!(
-                "frame {sequence} arrived {early} before it was sent: the clocks of both hosts do not agree"
-            )
-        })
-    })
-}
-
-/// Where the end of a host runs.
-pub(super) fn place(plan: &Plan, row: Row, host: &Host) -> Place {
-    let datapath = match row.datapath {
-        Datapath::NoVm => return Place::Namespace(host.namespace.clone()),
-        Datapath::Bridge => vm::Datapath::Bridge(vm::Bridge {
-            tap: site::GUEST.to_owned(),
-            ..vm::Bridge::new(site::BRIDGE, Some(&host.namespace))
-        }),
-        Datapath::OvsDpdk => vm::Datapath::VhostUser(host.socket()),
-    };
-    let address = format!("{}/{}", host.address(), site::PREFIX);
-    Place::Guest(Box::new(Machine {
-        datapath,
-        // mqprio needs a queue for each class.
-        queues: if row.keeper == Keeper::Etf { 2 } else { 1 },
-        address: address.parse().ok(),
-        pin: (!plan.setup.functional).then(|| vm::Cpus::one(host.cpu)),
-        ..Machine::default()
-    }))
-}
-
-/// The end of a host, as its script names it.
-pub(super) fn end(plan: &Plan, host: &Host, directory: &Path) -> End {
-    let (is_host, index) = (host.datapath == Datapath::NoVm, host.which.index());
-    let peer = host.addresses.ends[1 - index];
-    let has_rights = !plan.setup.functional || !is_host;
-    End {
-        device: if is_host { site::UPLINK } else { "eth0" },
-        peer,
-        peer_mac: site::mac_of(peer),
-        directory: if is_host {
-            directory.join(format!("end-{index}")).display().to_string()
-        } else {
-            "/tmp/end".to_owned()
-        },
-        fifo: has_rights.then_some(FIFO[index]),
-        cpu: (has_rights && is_host).then_some(host.cpu),
-    }
+    let to_programs = records().filter_map(|record| {
+        let arrived = record.kernel_at.or(record.received_at)?;
+        let early_max = within.saturating_add(EARLY_MAX);
+        Some(Passage { sequence: record.sequence, sent: record.tx_time, arrived, early_max })
+    });
+    let between_taps = far.iter().filter_map(|frame| {
+        let sequence = frame.probe.sequence;
+        let arrived = frame.kernel_at.or(frame.received_at)?;
+        Some(Passage { sequence, sent: *sent.get(&sequence)?, arrived, early_max: within })
+    });
+    odd_answer(run, within, instants, to_programs.chain(between_taps))
 }
 
 /// Runs both scripts.
@@ -306,26 +246,8 @@ fn wait_until_ready(plan: &Plan, other: &mut Other<'_>) -> Result<(), LabError> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Keeper;
     use super::*;
-
-    fn arrived(sequence: u64, sent_ms: u64, at_ms: u64) -> ArrivalRecord {
-        let at = |ms: u64| Tai::from_nanos(ms * 1_000_000);
-        ArrivalRecord {
-            probe: Probe { sequence, tx_time: at(sent_ms) },
-            kernel_at: Some(at(at_ms)),
-            received_at: Some(at(at_ms + 1)),
-        }
-    }
-
-    #[test]
-    fn an_arrival_before_the_transmit_time_says_that_the_clocks_do_not_agree() {
-        let sent = |frame: &ArrivalRecord| Some(frame.probe.tx_time);
-        let frames = [arrived(1, 100, 100), arrived(2, 101, 98)];
-        let early = before(&frames, sent, Nanos::from_millis(2)).unwrap();
-        assert!(early.contains("frame 2 arrived") && early.contains("do not agree"), "{early}");
-        assert_eq!(before(&frames, sent, Nanos::from_millis(3)), None);
-        assert_eq!(before(&frames, |_| None, Nanos::ZERO), None);
-    }
 
     #[test]
     fn a_device_of_the_host_that_cannot_have_a_schedule_is_a_row_that_is_left_out() {

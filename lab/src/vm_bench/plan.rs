@@ -115,12 +115,6 @@ impl Plan {
         rows
     }
 
-    /// How many runs there are.
-    #[must_use]
-    pub fn runs(&self) -> u64 {
-        u64::from(self.rounds) * self.rows().len() as u64
-    }
-
     /// How long the frames of one run take.
     #[must_use]
     pub fn traffic(&self) -> Duration {

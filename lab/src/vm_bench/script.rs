@@ -163,7 +163,7 @@ fn schedule(end: &End, keeper: Keeper) -> String {
         Keeper::Send => return String::new(),
         // Priority 6 has a queue of its own; all else shares the other one.
         Keeper::Etf => format!("etf --classes 2 --delta {ETF_DELTA}"),
-        Keeper::Ktsnd => "ktsnd --run-dir run --attach late=send,overrun_limit=100ms".to_owned(),
+        Keeper::Ktsnd => "ktsnd --run-dir run --attach late=send".to_owned(),
     };
     let device = end.device;
     format!(

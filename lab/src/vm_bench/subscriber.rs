@@ -6,7 +6,7 @@
 
 use super::counters::{self, Reasons};
 use super::ends::Progress;
-use super::one_run::{end, place};
+use super::places::{end, place};
 use super::plan::{Datapath, Plan, Row};
 use super::script::{Files, READY, SUBSCRIBERS_FILES, subscriber};
 use super::site::Host;

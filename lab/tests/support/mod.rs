@@ -16,10 +16,11 @@ pub(crate) fn tools() -> &'static Tools {
         let (target, profile) = (test.ancestors().nth(3).unwrap(), test.ancestors().nth(2).unwrap());
         let profile_name = profile.file_name().unwrap().to_str().unwrap();
         let cargo_name = if profile_name == "debug" { "dev" } else { profile_name };
-        build(target, &["-p", "ktsn", "-p", "ktsnd", "--bins", "--profile", cargo_name]);
+        build(target, &["-p", "ktsn", "-p", "ktsn-bench", "-p", "ktsnd", "--bins", "--profile", cargo_name]);
         build(target, &["-p", "libktsn", "--profile", "hook"]);
         Tools {
             ktsn: profile.join("ktsn"),
+            bench: profile.join("ktsn-bench"),
             ktsnd: profile.join("ktsnd"),
             libktsn: target.join("hook/libktsn.so"),
         }

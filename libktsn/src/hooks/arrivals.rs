@@ -6,12 +6,12 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::abi::{
+use crate::process::abi::{
     EAGAIN, EINTR, ENOSYS, ENOTSOCK, EPERM, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_WAITFORONE, MessageHeader,
     MultipleHeader, SEGMENTS_MAX, Segment,
 };
 use crate::receive::calls;
-use crate::{error_queue, originals, receive, send, sys};
+use crate::{errors::error_queue, process::originals, process::sys, receive, send};
 
 use super::fail;
 

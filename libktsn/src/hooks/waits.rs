@@ -8,9 +8,9 @@ use core::ffi::{c_int, c_void};
 
 use ktsn_time::Span;
 
-use crate::abi::{EpollEvent, PollFd, TimeSpec, TimeValue};
+use crate::process::abi::{EpollEvent, PollFd, TimeSpec, TimeValue};
 use crate::receive::{polls, selects, sets};
-use crate::{memory, originals, receive, sys};
+use crate::{call::memory, process::originals, process::sys, receive};
 
 /// A timeout in milliseconds; `None` = without end.
 fn span_of(millis: c_int) -> Option<Span> {

@@ -14,12 +14,12 @@ use super::grant;
 use super::listeners::{self, Listener, Set};
 use super::period;
 use super::wait::{Bounds, Call, Waited, expect, now, poll};
-use crate::abi::{
+use crate::process::abi::{
     EAGAIN, EINTR, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_WAITALL, POLLIN, POLLRDHUP, PollFd,
 };
-use crate::page::{self, Page};
-use crate::signals::Mask;
-use crate::{originals, sys};
+use crate::process::page::{self, Page};
+use crate::process::signals::Mask;
+use crate::{process::originals, process::sys};
 
 /// The listener of a descriptor whose call with these flags may wait.
 #[inline]

@@ -9,7 +9,7 @@ use core::mem::transmute;
 
 use super::listeners::{Listener, Set};
 use super::switch;
-use crate::signals::{self, Mask};
+use crate::process::signals::{self, Mask};
 
 /// What a waiting thread holds.
 #[repr(C)]

@@ -11,8 +11,8 @@ use core::sync::atomic::{
 
 use ktsn_ring::receive::{Listener as Counted, ListenerName, Receive};
 
-use crate::page::{self, Page};
-use crate::region::RegionUse;
+use crate::process::page::{self, Page};
+use crate::process::region::RegionUse;
 
 /// Where a listener is counted: the region's epoch in the upper half, the entry's number plus 1 below; 0 = nowhere yet.
 pub(crate) struct Place(AtomicU64);

@@ -11,7 +11,7 @@ use core::sync::atomic::{
 };
 
 use super::listeners::{self, Listener, Set};
-use crate::page;
+use crate::process::page;
 
 /// Members of all sets that are remembered; further ones are waited for as the kernel waits.
 const MEMBERS_COUNT: usize = 64;

@@ -15,9 +15,9 @@ use ktsn_time::{Monotonic, Nanos, Span};
 
 use super::entries::areas;
 use super::listeners::Listener;
-use crate::page::{self, PLACES_COUNT, Page};
-use crate::region::RegionUse;
-use crate::{attach, env, sys};
+use crate::process::page::{self, PLACES_COUNT, Page};
+use crate::process::region::RegionUse;
+use crate::{process::attach, process::env, process::sys};
 
 static BUDGET: SpinBudget = SpinBudget::new(0);
 

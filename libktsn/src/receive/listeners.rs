@@ -20,11 +20,11 @@ use ktsn_time::{Monotonic, Nanos};
 use super::entries::Place;
 use super::epolls;
 use super::guarded::Guarded;
-use crate::abi::{
+use crate::process::abi::{
     AF_INET, AF_INET6, AF_PACKET, FDS_COUNT, IPPROTO_UDP, SO_DOMAIN, SO_PROTOCOL, SO_TYPE, SOCK_DGRAM,
     SOL_SOCKET,
 };
-use crate::{page, sys};
+use crate::{process::page, process::sys};
 
 /// Listeners of a process; the region's receive area has no more.
 pub(crate) const LISTENERS_COUNT: usize = 32;
@@ -74,7 +74,8 @@ static LISTENERS: [Entry; LISTENERS_COUNT] = [const {
     Entry {
         references: AtomicU32::new(0),
         cookie: AtomicU64::new(0),
-        descriptor: AtomicI32::new(-1),
+        // Without descriptors of its own the entry names none: a value of zeros costs the file nothing.
+        descriptor: AtomicI32::new(0),
         owned_until: AtomicU64::new(0),
         waiting: AtomicU32::new(0),
         had_turn: AtomicBool::new(false),

@@ -12,9 +12,9 @@ use ktsn_time::Nanos;
 
 use super::entries::areas;
 use super::listeners::{self, Listener};
-use crate::abi::{EFAULT, EINVAL, KTSN_RECEIVE_PERIOD, SOL_KTSN};
-use crate::memory;
-use crate::page::{self, Page};
+use crate::call::memory;
+use crate::process::abi::{EFAULT, EINVAL, KTSN_RECEIVE_PERIOD, SOL_KTSN};
+use crate::process::page::{self, Page};
 
 /// `KTSN_RECEIVE_PERIOD`, nanoseconds; 0 = it says none.
 static OF_ENVIRONMENT: AtomicU64 = AtomicU64::new(0);

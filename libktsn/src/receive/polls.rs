@@ -9,9 +9,9 @@ use ktsn_time::Span;
 
 use super::listeners::{self, Set};
 use super::wait::{Call, Waited, expect_or_make, is_forbidden, poll};
-use crate::abi::{POLLIN, POLLRDNORM, PollFd, TimeSpec};
-use crate::signals::Mask;
-use crate::{memory, originals};
+use crate::process::abi::{POLLIN, POLLRDNORM, PollFd, TimeSpec};
+use crate::process::signals::Mask;
+use crate::{call::memory, process::originals};
 
 /// Longer arrays are the kernel's: looking through them takes longer than a wake-up.
 const ENTRIES_MAX: usize = 1024;

@@ -10,9 +10,9 @@ use ktsn_time::Span;
 
 use super::listeners::{self, Set};
 use super::wait::{Call, Waited, expect_or_make, is_forbidden, now, waited};
-use crate::abi::TimeSpec;
-use crate::signals::Mask;
-use crate::{memory, originals};
+use crate::process::abi::TimeSpec;
+use crate::process::signals::Mask;
+use crate::{call::memory, process::originals};
 
 /// Words of a set that is served: descriptors below FD_SETSIZE. A call with higher ones is the kernel's.
 const WORDS: usize = 16;

@@ -11,9 +11,9 @@ use ktsn_time::Span;
 use super::epolls;
 use super::listeners::{self, Set};
 use super::wait::{Call, Waited, expect_or_make, poll};
-use crate::abi::{EPOLL_CTL_DEL, EPOLLIN, EPOLLRDNORM, EpollEvent, POLLIN, PollFd};
-use crate::signals::Mask;
-use crate::{originals, page};
+use crate::process::abi::{EPOLL_CTL_DEL, EPOLLIN, EPOLLRDNORM, EpollEvent, POLLIN, PollFd};
+use crate::process::signals::Mask;
+use crate::{process::originals, process::page};
 
 /// After a successful `epoll_ctl`.
 ///

@@ -5,8 +5,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use crate::signals;
-use crate::{originals, page};
+use crate::process::signals;
+use crate::{process::originals, process::page};
 
 /// `KTSN_RECEIVE=expect`.
 static IS_ON: AtomicBool = AtomicBool::new(false);

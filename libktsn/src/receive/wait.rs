@@ -2,7 +2,7 @@
 //! Waits for arrivals that are expected: sleeps in the kernel's wait until shortly before, then looks again and again.
 //!
 //! In: a call that found nothing, its listeners, its deadline. Out: what the call returns, or `None` where nothing is expected, and then
-//! nothing has waited. Signals are blocked from before the first sleep to the end, except in the kernel's waits ([`crate::signals`]). So
+//! nothing has waited. Signals are blocked from before the first sleep to the end, except in the kernel's waits ([`crate::process::signals`]). So
 //! the call is never handed to a wait without the program's mask: after a miss it goes on sleeping here.
 
 use core::ffi::c_int;
@@ -16,10 +16,10 @@ use super::grant::{self, Counts};
 use super::guarded::Guarded;
 use super::listeners::{Listener, Set};
 use super::period;
-use crate::abi::{EBADF, EINTR, ENOSYS, EPERM, PollFd, TimeSpec};
-use crate::page::{self, Page};
-use crate::signals::{self, Handlers, Mask};
-use crate::{clock, originals};
+use crate::process::abi::{EBADF, EINTR, ENOSYS, EPERM, PollFd, TimeSpec};
+use crate::process::page::{self, Page};
+use crate::process::signals::{self, Handlers, Mask};
+use crate::{process::clock, process::originals};
 
 /// How late sleeps of this process end.
 static MARGIN: Guarded<Margin> = Guarded::new(Margin::new());

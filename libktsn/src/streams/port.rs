@@ -14,10 +14,10 @@ use ktsn_ring::{StreamCode, stream_flags};
 use super::registration::{Registration, is_with};
 use super::reserved::{COUNT, bound, has_range};
 use super::table::{STALE, Stream};
-use crate::limit::RESERVED_MAX;
-use crate::page::{self, Page};
-use crate::region::RegionUse;
-use crate::sys;
+use crate::process::limit::RESERVED_MAX;
+use crate::process::page::{self, Page};
+use crate::process::region::RegionUse;
+use crate::process::sys;
 
 impl Stream {
     /// Reserves a port for a socket without one and shows it to each daemon that takes it. Before the stream's first frame. At most

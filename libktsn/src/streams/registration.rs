@@ -13,12 +13,12 @@ use core::sync::atomic::{
 };
 
 use ktsn_ring::control::{MESSAGE_OCTETS_MAX, Register, TxtimeClaim, Unregister};
-use ktsn_ring::{ClockId, StreamCode, StreamStatus};
+use ktsn_ring::{ClockId, StreamCode, StreamStatus, stream_flags};
 
-use super::table::{ASKS, CLOSING, COUNT, Entry, STALE, STREAMS, Stream, TOKENS};
-use crate::abi::{CLOCK_TAI, ECONNRESET, ENOTCONN, EPIPE, MSG_DONTWAIT, SockTxtime};
-use crate::region::RegionUse;
-use crate::{clock, page, sys};
+use super::table::{ASKS, CLOSING, COUNT, Entry, KEEPS, STALE, STREAMS, Stream, TOKENS};
+use crate::process::abi::{CLOCK_TAI, ECONNRESET, ENOTCONN, EPIPE, MSG_DONTWAIT, SockTxtime};
+use crate::process::region::RegionUse;
+use crate::{process::clock, process::page, process::sys};
 
 /// How long any send waits for a registration that the program itself made necessary, ns.
 const WAIT: u64 = 20_000_000;
@@ -26,6 +26,8 @@ const WAIT: u64 = 20_000_000;
 const WAIT_MAX: u64 = 1_000_000_000;
 /// Between two looks, ns.
 const NAP: u32 = 50_000;
+/// How often a close looks whether the daemon has let go of the socket.
+const RELEASE_ATTEMPTS: u32 = 1000;
 
 /// The epoch's bits in a registration, after shifting.
 const EPOCH_MASK: u32 = u32::MAX >> 1;
@@ -85,8 +87,21 @@ fn unregister(index: u32, entry: &Entry) {
         {
             let message = Unregister { stream_index: index, token: registration as u32 };
             // If the daemon's queue is full the entry is simply taken over by the next stream of this index.
-            let _ = sys::send(control, &message.encode(), None);
+            if sys::send(control, &message.encode(), None).is_ok() {
+                await_release(index, registration as u32, &held);
+            }
         }
+    }
+}
+
+/// Waits until the daemon has let go of a socket that it keeps: it does within milliseconds. A closed socket's port is free, and no
+/// `epoll` reports it any more. A daemon that was stopped is not waited for.
+fn await_release(index: u32, token: u32, held: &RegionUse) {
+    for _ in 0..RELEASE_ATTEMPTS {
+        match held.producer().stream(index) {
+            Some(status) if status.token == token && status.flags & stream_flags::KEPT != 0 => sys::nap(NAP),
+            _ => return,
+        };
     }
 }
 
@@ -224,7 +239,9 @@ impl Stream {
             self.set_stale();
         }
         self.read_options(fd);
-        let message = Register { stream_index: self.index, token, txtime: self.txtime_claim() };
+        // An older daemon takes no datagrams by messages, and keeps no sockets.
+        let is_kept = self.has(KEEPS) && held.producer().later_horizon() != 0;
+        let message = Register { stream_index: self.index, token, txtime: self.txtime_claim(), is_kept };
         self.send_registration(held, token, &message.encode(), fd)
     }
 

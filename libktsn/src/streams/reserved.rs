@@ -11,11 +11,13 @@ use core::sync::atomic::{
 
 use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
-use crate::abi::{AF_INET, AF_INET6, IP_LOCAL_PORT_RANGE, IPV6_V6ONLY, SOCK_DGRAM, SOL_IP, SOL_IPV6};
-use crate::destination::Address;
-use crate::limit;
-use crate::page::Locked;
-use crate::sys;
+use crate::call::destination::Address;
+use crate::process::abi::{
+    AF_INET, AF_INET6, IP_LOCAL_PORT_RANGE, IPV6_V6ONLY, SOCK_DGRAM, SOL_IP, SOL_IPV6,
+};
+use crate::process::limit;
+use crate::process::page::Locked;
+use crate::process::sys;
 
 /// Sockets that hold a port.
 pub(super) static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -80,7 +82,7 @@ pub(super) fn bound(is_v6: bool, is_v6_only: bool, _locked: &Locked) -> Option<(
     let raised = limit::raise_for_port();
     let min = raised.descriptor_min();
     let socket = sys::socket(if is_v6 { AF_INET6 } else { AF_INET }, SOCK_DGRAM).ok();
-    let socket = socket.filter(|_| raised.has_room()).map(|socket| sys::move_high(socket, min));
+    let socket = socket.filter(|_| raised.has_room()).and_then(|socket| sys::move_high(socket, min).ok());
     drop(raised);
     let socket = socket?;
     let fd = socket.as_raw_fd();

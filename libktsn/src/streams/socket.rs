@@ -9,9 +9,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use super::table::{
     ADDRESS_FLAGS, BOUND, CONNECTED, LOCAL_V4, LOCAL_V6, PEER_GROUP, PEER_V4, Stream, V6_ONLY,
 };
-use crate::destination::Address;
-use crate::options::Options;
-use crate::{abi, buffer, packet, sys, wanted_interface};
+use crate::call::destination::Address;
+use crate::call::options::Options;
+use crate::{process::abi, process::sys, streams::buffer, streams::packet, streams::wanted_interface};
 
 impl Stream {
     /// Asks the socket for its options.
@@ -24,7 +24,8 @@ impl Stream {
             if self.is_v6() {
                 self.set_groups(false, wanted_interface::groups_v6(fd));
             }
-            Options::read(fd, self.is_v6())
+            let options = Options::read(fd, self.is_v6());
+            Options { marks: options.marks.with(self.hop_limit_marks()), ..options }
         });
     }
 

@@ -12,14 +12,14 @@ use core::sync::atomic::{
     fence,
 };
 
-use ktsn_ring::{StreamStatus, stream_flags};
+use ktsn_ring::{HeaderMarks, StreamStatus, stream_flags};
 
-use crate::abi::{CLOCK_TAI, SockTxtime};
-use crate::control_messages::Leaving;
-use crate::options::Options;
-use crate::page::PLACES_COUNT;
-use crate::reports::Reports;
-use crate::sys;
+use crate::call::control_messages::Leaving;
+use crate::call::options::Options;
+use crate::process::abi::{CLOCK_TAI, SockTxtime};
+use crate::process::page::PLACES_COUNT;
+use crate::process::sys;
+use crate::streams::reports::Reports;
 
 use super::reserved::Reserved;
 
@@ -50,6 +50,11 @@ const PINNED: u32 = 1 << 10;
 pub(super) const ASKS: u32 = 1 << 12;
 /// A frame of it was about to be sent.
 const BEGUN: u32 = 1 << 14;
+/// This process set IP_TTL, IPV6_UNICAST_HOPS, and not to the default.
+const TTL_SET: u32 = 1 << 15;
+const HOPS_SET: u32 = 1 << 16;
+/// The daemon may keep the socket, of which a datagram went to where the daemon asks the kernel about the route.
+pub(super) const KEEPS: u32 = 1 << 17;
 /// The kernel holds the beginning of a datagram (MSG_MORE): what follows belongs to it.
 const CORKED: u32 = 1 << 13;
 
@@ -258,6 +263,16 @@ impl Stream {
         self.put(BEGUN, true);
         fence(SeqCst); // against `announce`, which makes the registration stale and then looks at this flag
     }
+    /// Lets the daemons keep the socket from the next registration on, which comes with the next frame; false: they may already.
+    #[cold]
+    pub(crate) fn begin_keeping(self) -> bool {
+        let begins = !self.has(KEEPS);
+        if begins {
+            self.put(KEEPS, true);
+            self.set_stale();
+        }
+        begins
+    }
     /// Whether no frame of it was about to be sent yet.
     pub(crate) fn is_unused(self) -> bool {
         fence(SeqCst);
@@ -320,6 +335,15 @@ impl Stream {
         let (word, segment) = options.to_words();
         self.entry.options.store(word, Relaxed);
         self.entry.segment.store(segment, Relaxed);
+    }
+    /// Remembers whether the program set IP_TTL, or where not `is_v4` IPV6_UNICAST_HOPS.
+    pub(crate) fn set_hop_limit(self, is_v4: bool, is_set: bool) {
+        self.put(if is_v4 { TTL_SET } else { HOPS_SET }, is_set);
+    }
+    /// The marks of hop limits that the program did not set. The kernel does not show that.
+    pub(super) fn hop_limit_marks(self) -> HeaderMarks {
+        let mark = |flag, mark| if self.has(flag) { HeaderMarks::NONE } else { mark };
+        mark(TTL_SET, HeaderMarks::DEFAULT_TTL).with(mark(HOPS_SET, HeaderMarks::DEFAULT_HOPS))
     }
     /// Which reports its program wants.
     pub(crate) fn reports(self) -> &'static Reports {

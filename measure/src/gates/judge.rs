@@ -17,10 +17,10 @@
 //! hand-overs usually take: a guard band that is too short is a fault of the scheduler.
 
 use super::{Window, Windows};
-use crate::stats::Statistics;
 use crate::watchdog::{Gaps, Proof, STALL_MIN};
 use ktsn_model::TrafficClass;
 use ktsn_time::{Nanos, Tai};
+use ktsn_traffic::stats::Statistics;
 
 /// How much later than its window's end the far end may see a frame: stamps and the path to the tap.
 pub const WIRE_LATE_MAX: Nanos = Nanos::from_micros(10);

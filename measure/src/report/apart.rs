@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::datapaths::SpikeCount;
     use crate::results::{Check, Comparison, Ours, Published, Round};
-    use crate::stats::Statistics;
+    use ktsn_traffic::stats::Statistics;
 
     fn document() -> Document {
         let series = |path: &str, accelerator: Option<&str>| Series {

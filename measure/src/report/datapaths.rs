@@ -12,7 +12,7 @@ use super::tables::{self, Cell, words};
 use crate::datapaths::spikes::Spike;
 use crate::datapaths::{Account, PARAMETER, SPIKES, SpikeCount};
 use crate::results::{Document, Series};
-use crate::stats::Statistics;
+use ktsn_traffic::stats::Statistics;
 use plotly::common::{ErrorData, ErrorType};
 use plotly::layout::{AxisType, BarMode};
 use plotly::{Bar, Trace};

@@ -85,7 +85,7 @@ pub enum ReportError {
         /// The file.
         file: String,
         /// Why.
-        source: crate::records::RecordsError,
+        source: ktsn_traffic::records::RecordsError,
     },
     /// The plots cannot be written as JSON: our own fault, never the input's.
     #[error("a plot cannot be written as JSON: {0}")]

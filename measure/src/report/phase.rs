@@ -119,8 +119,8 @@ fn classes(gates: &GateSchedule) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::{Record, RunRecords};
     use ktsn_time::Tai;
+    use ktsn_traffic::records::{Record, RunRecords};
     use serde_json::json;
 
     fn document() -> serde_json::Value {

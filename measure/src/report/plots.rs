@@ -11,7 +11,7 @@ use super::source::Source;
 use super::thin::{self, FLOOR_NS, POINTS_MAX};
 use super::{averages, datapaths, deadline, guests, phase, published, realtime, stacks};
 use crate::results::{Document, Series};
-use crate::stats::Statistics;
+use ktsn_traffic::stats::Statistics;
 use plotly::box_plot::BoxPoints;
 use plotly::common::{ErrorData, ErrorType, Fill, Line, LineShape, Marker, Mode};
 use plotly::layout::{AxisType, BoxMode};

@@ -8,8 +8,7 @@ pub(super) use drawings::drawings;
 
 use super::escape::html;
 use super::figures::{count, maybe_count, micros};
-use super::verdict::{Mood, Verdict as Line};
-use crate::table::realtime::{COLUMNS, basis, name, traced};
+use crate::table::realtime::{COLUMNS, basis, early, name, traced};
 use ktsn_realtime::advice::Advice;
 use ktsn_realtime::results::Verdict;
 use ktsn_realtime::tracers::Tracer;
@@ -43,25 +42,6 @@ fn table(heads: &[String], rows: &[Vec<(&str, String)>]) -> String {
 
 fn heads(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
-}
-
-/// The sentence at the top of the page.
-pub(super) fn line(found: &RealTime) -> Line {
-    let of = |outcome| found.verdicts.iter().filter(|verdict| verdict.judgement.outcome == outcome).count();
-    let (pass, tight, fail) = (of(Outcome::Pass), of(Outcome::Tight), of(Outcome::Fail));
-    let mood = match (found.verdicts.is_empty(), fail) {
-        (true, _) => Mood::Neutral,
-        (false, 0) => Mood::Good,
-        _ => Mood::Bad,
-    };
-    let skipped = found.cells.iter().filter(|cell| cell.skip.is_some()).count();
-    let skipped = if skipped > 0 {
-        format!("; {skipped} of {} cells skipped", found.cells.len())
-    } else {
-        String::new()
-    };
-    let text = format!("{pass} PASS, {tight} TIGHT, {fail} FAIL{skipped}.");
-    Line { mood, line: text, misses: vec![format!("{}.", basis(found))] }
 }
 
 /// The verdicts: services against systems and profiles.
@@ -140,7 +120,8 @@ pub(super) fn statistics(found: &RealTime) -> String {
     });
     let mut environments: Vec<String> = environments.collect();
     environments.dedup();
-    let skips: String = environments.into_iter().chain(skips).collect();
+    let early = found.cells.iter().filter_map(early).map(|line| format!("<li>{}</li>", html(&line)));
+    let skips: String = environments.into_iter().chain(early).chain(skips).collect();
     let skips = if skips.is_empty() { skips } else { format!("<ul>{skips}</ul>\n") };
     format!("<p class=\"note\">In µs.</p>\n{}{skips}{}", table(&head, &rows), over_windows(found))
 }

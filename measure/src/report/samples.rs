@@ -2,9 +2,9 @@
 //! Samples for the plots: in: the raw records of a path and payload. Out: every latency, wire offset and jitter
 //! of all rounds, sorted, and the latencies in time. Nothing is left out here; thinning is the plots' business.
 
-use crate::records::{Record, RunRecords};
-use crate::stats::Jitter;
 use ktsn_time::Tai;
+use ktsn_traffic::records::{Record, RunRecords};
+use ktsn_traffic::stats::Jitter;
 
 /// All rounds of one path and payload.
 #[derive(Clone, Debug, Default)]

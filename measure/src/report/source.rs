@@ -5,8 +5,8 @@
 use super::ReportError;
 use super::samples::Samples;
 use crate::gates::GateSchedule;
-use crate::records::{self, RunRecords};
 use crate::results::{Document, Series, WrongField, typed};
+use ktsn_traffic::records::{self, RunRecords};
 use serde::Serialize;
 use serde_json::Value;
 use std::io;

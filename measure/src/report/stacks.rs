@@ -4,7 +4,7 @@
 
 use super::canvas::{Picture, layout, linear};
 use crate::results::Series;
-use crate::stats::Statistics;
+use ktsn_traffic::stats::Statistics;
 use plotly::common::{Marker, Orientation};
 use plotly::layout::{AxisType, BarMode};
 use plotly::{Bar, Trace};

@@ -7,7 +7,7 @@ use super::escape::html;
 use super::figures::{count, maybe_count, micros, percent, significant};
 use super::verdict::{figure, metric, pair};
 use crate::results::{Check, CheckOutcome, Comparison, Document, Micro, Round, Series};
-use crate::stats::Statistics;
+use ktsn_traffic::stats::Statistics;
 
 type CellOf = fn(&Series) -> String;
 
@@ -467,8 +467,12 @@ pub(super) fn reasons(document: &Document) -> String {
         let dropped = entry.dropped.iter().map(|(reason, value)| (format!("dropped: {reason}"), *value));
         let passed = entry.bypassed.iter();
         let passed = passed.map(|(reason, value)| (format!("passed to the kernel: {reason}"), *value));
-        let named =
-            [("overrun", entry.overrun), ("duplicated", entry.duplicates), ("reordered", entry.reordered)];
+        let named = [
+            ("overrun", entry.overrun),
+            ("late (the default late = by-clock drops these on TAI)", entry.late),
+            ("duplicated", entry.duplicates),
+            ("reordered", entry.reordered),
+        ];
         let named = named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         for (reason, value) in dropped.chain(passed).chain(named).filter(|(_, value)| *value > 0) {
             let payload = entry.payload_octets.to_string();

@@ -2,8 +2,8 @@
 //! The report as a whole: order and completeness of the page, refused input, writing that leaves nothing behind.
 
 use super::*;
-use crate::records::{self, Record, RunRecords};
 use ktsn_time::Tai;
+use ktsn_traffic::records::{self, Record, RunRecords};
 use serde_json::{Value, json};
 
 fn document() -> Value {

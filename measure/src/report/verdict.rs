@@ -4,6 +4,9 @@
 
 use super::figures::{count, ratio, significant};
 use crate::results::{CheckOutcome, Comparison, Document, Series};
+use crate::table::realtime::basis;
+use ktsn_realtime::RealTime;
+use ktsn_realtime::verdict::Outcome;
 
 /// How the verdict looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,10 +77,29 @@ fn plural(number: usize, one: &str, many: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {many}") }
 }
 
+/// The verdict on a run of `ktsn rt`.
+fn of_realtime(found: &RealTime) -> Verdict {
+    let of = |outcome| found.verdicts.iter().filter(|verdict| verdict.judgement.outcome == outcome).count();
+    let (pass, tight, fail) = (of(Outcome::Pass), of(Outcome::Tight), of(Outcome::Fail));
+    let mood = match (found.verdicts.is_empty(), fail) {
+        (true, _) => Mood::Neutral,
+        (false, 0) => Mood::Good,
+        _ => Mood::Bad,
+    };
+    let skipped = found.cells.iter().filter(|cell| cell.skip.is_some()).count();
+    let skipped = if skipped > 0 {
+        format!("; {skipped} of {} cells skipped", found.cells.len())
+    } else {
+        String::new()
+    };
+    let text = format!("{pass} PASS, {tight} TIGHT, {fail} FAIL{skipped}.");
+    Verdict { mood, line: text, misses: vec![format!("{}.", basis(found))] }
+}
+
 /// The verdict on `document`.
 pub(super) fn verdict(document: &Document) -> Verdict {
     if let Some(found) = &document.realtime {
-        return super::realtime::line(found);
+        return of_realtime(found);
     }
     let judged: Vec<&Comparison> = document.comparisons.iter().filter(|c| c.holds.is_some()).collect();
     let missed: Vec<&&Comparison> = judged.iter().filter(|c| c.holds == Some(false)).collect();

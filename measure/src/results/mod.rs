@@ -10,19 +10,18 @@ mod read;
 mod round;
 mod series;
 
+pub use ktsn_traffic::saved::{ResultsError, save_json};
 pub use read::WrongField;
 pub(crate) use read::typed;
 pub use round::Round;
 pub use series::Series;
 
 use crate::environment::Environment;
-use crate::stats::Statistics;
 use ktsn_realtime::RealTime;
+use ktsn_traffic::stats::Statistics;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 /// The schema's name.
@@ -249,27 +248,6 @@ pub struct Question<'a> {
     pub bar: Option<f64>,
 }
 
-/// Why a document cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum ResultsError {
-    /// The file.
-    #[error("results file {path}: {source}", path = path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// A value that JSON cannot hold.
-    #[error("results file {path}: {source}", path = path.display())]
-    Json {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: serde_json::Error,
-    },
-}
-
 impl Document {
     /// An empty document of an experiment that starts now, on this machine.
     #[must_use]
@@ -382,34 +360,6 @@ fn object(value: &impl Serialize) -> Map<String, Value> {
         Ok(Value::Object(members)) => members,
         _ => Map::new(),
     }
-}
-
-/// Writes any value as JSON, replacing the file whole or not at all.
-///
-/// # Errors
-/// The file cannot be written; the old one is then untouched.
-pub fn save_json(value: &impl Serialize, path: &Path) -> Result<(), ResultsError> {
-    let mut octets = serde_json::to_vec_pretty(value)
-        .map_err(|source| ResultsError::Json { path: path.to_owned(), source })?;
-    octets.push(b'\n');
-    replace(path, &octets).map_err(|source| ResultsError::File { path: path.to_owned(), source })
-}
-
-fn replace(path: &Path, octets: &[u8]) -> io::Result<()> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no file name"))?);
-    name.push(format!(".{}.partial", std::process::id()));
-    let partial = path.with_file_name(name);
-    let written = File::create(&partial).and_then(|mut file| {
-        file.write_all(octets)?;
-        file.sync_all()?;
-        std::fs::rename(&partial, path)
-    });
-    if written.is_err() {
-        // The half-written file is ours; that it may not exist is fine.
-        let _ = std::fs::remove_file(&partial);
-    }
-    written
 }
 
 #[cfg(test)]

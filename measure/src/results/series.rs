@@ -3,7 +3,7 @@
 //! `docs/results-schema.md` defines, and all rounds of a series as one entry.
 
 use super::Round;
-use crate::stats::{Statistics, median};
+use ktsn_traffic::stats::{Statistics, median};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -134,6 +134,8 @@ series! {
     early: u64,
     /// Frames that the worker sent late.
     overrun: u64,
+    /// Frames that the program sent after their transmit time, and that left all the same (`late = "send"`).
+    late: u64,
     /// `handed_at − tx_time`.
     transmit_error_ns: Statistics,
     /// `wire_at − tx_time`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
-use crate::stats::Statistics;
+use ktsn_traffic::stats::Statistics;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
-use crate::payload::Probe;
-use crate::records::{ArrivalRecord, TalkRecord, join};
+use ktsn_traffic::payload::Probe;
+use ktsn_traffic::records::{ArrivalRecord, TalkRecord, join};
 use proptest::prelude::*;
 
 const PERIOD: u64 = 1_000_000;

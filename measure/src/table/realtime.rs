@@ -4,12 +4,12 @@
 //! terminal would obey, text by text.
 
 use super::{ABSENT, micros, percent, table};
-use crate::plain::plain;
 use ktsn_realtime::compare::{Change, Conclusion, Difference, Tail};
 use ktsn_realtime::tracers::{Traced, Tracer};
 use ktsn_realtime::verdict::duration;
 use ktsn_realtime::{BoxStatistics, Cell, RealTime};
 use ktsn_time::Span;
+use ktsn_traffic::plain::plain;
 
 /// Head and figure of a column.
 type Column = (&'static str, fn(&BoxStatistics) -> f64);
@@ -86,9 +86,25 @@ fn figures(found: &RealTime) -> String {
         let counts = counts.map(|count| count.map_or_else(|| ABSENT.to_owned(), |count| count.to_string()));
         table.add_row(std::iter::once(plain(&name(cell))).chain(counts).chain(columns));
     }
+    let early: String =
+        found.cells.iter().filter_map(early).map(|line| format!("{}\n", plain(&line))).collect();
     format!(
-        "latency in µs; missed: periods that passed while a wake-up was late; whiskers: percentiles 2.5 and 97.5\n{table}\n"
+        "latency in µs; missed: periods that passed while a wake-up was late; whiskers: percentiles 2.5 and 97.5\n{table}\n{early}"
     )
+}
+
+/// What a cell's early wake-ups mean; `None` without one.
+pub(crate) fn early(cell: &Cell) -> Option<String> {
+    let early = cell.early.filter(|early| early.wakeups > 0)?;
+    Some(format!(
+        "{}: {} of {} wake-ups came before their instant, the earliest by {} µs: the timer is early, or the probe's clock is not the timer's. Each counts as \
+         0 µs above; the verdicts add the {} µs to the variation.",
+        name(cell),
+        early.wakeups,
+        cell.histogram.count(),
+        micros(early.most_ns as f64),
+        micros(early.most_ns as f64),
+    ))
 }
 
 fn isolation(found: &RealTime) -> String {
@@ -181,7 +197,8 @@ pub(crate) fn traced(tracer: &Tracer) -> String {
             Some(name) => format!("{} {} µs", name.replace('_', " "), micros(*value as f64)),
             None => format!("{} {value}", name.replace('_', " ")),
         };
-        format!("{cpu}: {}", traced.figures.iter().map(figure).collect::<Vec<_>>().join(", "))
+        let figures: Vec<String> = traced.figures.iter().map(figure).collect();
+        format!("{cpu}: {}", if figures.is_empty() { "no sample".to_owned() } else { figures.join(", ") })
     };
     tracer.traced.iter().map(of_cpu).collect::<Vec<_>>().join("; ")
 }
@@ -293,7 +310,7 @@ mod tests {
     use ktsn_realtime::advice::Advice;
     use ktsn_realtime::causes::{Cause, RankedCause};
     use ktsn_realtime::requirements::table_1;
-    use ktsn_realtime::results::Skip;
+    use ktsn_realtime::results::{Early, Skip};
     use ktsn_realtime::tracers::Kind;
     use ktsn_realtime::{Histogram, Profile, compare};
 
@@ -330,8 +347,21 @@ mod tests {
         assert!(row.contains(" 4321 "), "{row}");
         assert!(text.contains("rt_threads 93.1 %: hog (thread 7, priority 99)"), "{text}");
         assert!(text.contains("host 7: skipped, iperf3 is not installed (program_missing)"), "{text}");
+        assert!(!text.contains("before their instant"), "{text}");
         // Two columns only: a cell that was skipped has no verdict.
         assert!(!text.lines().nth(2).unwrap().contains("host 7"));
+    }
+
+    #[test]
+    fn early_wake_ups_are_said_and_are_no_pass() {
+        let early = Some(Early { wakeups: 2, most_ns: 4_285_135_432 });
+        let cells = vec![Cell { early, ..cell(1, &[0, 0, 20]) }];
+        let mut found = RealTime { requirements: table_1(), cells, ..RealTime::default() };
+        found.conclude();
+        let text = realtime(&found);
+        let words = "host 1: 2 of 3 wake-ups came before their instant, the earliest by 4285135.4 µs";
+        assert!(text.contains(words), "{text}");
+        assert_eq!(text.matches("FAIL ").count(), found.requirements.len(), "{text}");
     }
 
     #[test]
@@ -346,13 +376,14 @@ mod tests {
         };
         let skip = Some(Skip { kind: "no_tracer".into(), reason: "the kernel has no tracer osnoise".into() });
         let figures = vec![("max_latency_ns".to_owned(), 179_000), ("samples_above_threshold".to_owned(), 3)];
-        let traced = vec![Traced { cpu: None, figures }];
+        let traced = vec![Traced { cpu: None, figures }, Traced { cpu: Some(7), figures: Vec::new() }];
         let tracers = vec![
             Tracer { kind: Kind::Hwlat, skip: None, measured_ns: 10_000_000_000, traced },
             Tracer { kind: Kind::Osnoise, skip, measured_ns: 0, traced: Vec::new() },
         ];
         let environment = Some("Linux 6.1 on QEMU with TCG; no KVM: none".to_owned());
-        let cells = vec![Cell { environment, system: "qemu".into(), ..cell(4, &[5, 10, 20]) }];
+        let early = Some(Early { wakeups: 1, most_ns: 2_600 });
+        let cells = vec![Cell { environment, early, system: "qemu".into(), ..cell(4, &[0, 10, 20]) }];
         let found = RealTime { cells, advice: vec![advice], tracers, ..RealTime::default() };
         let mut document = crate::results::Document::new("rt", Vec::new());
         document.realtime = Some(found.clone());
@@ -364,8 +395,9 @@ mod tests {
             for word in [
                 "sched_rt_runtime_us=-1",
                 "42.0 %",
-                "max latency 179.0 µs, samples above threshold 3",
+                "max latency 179.0 µs, samples above threshold 3; CPU 7: no sample",
                 "the kernel has no tracer osnoise (no_tracer)",
+                "qemu 4: 1 of 3 wake-ups came before their instant, the earliest by 2.60 µs",
                 "qemu: Linux 6.1 on QEMU with TCG; no KVM: none",
             ] {
                 assert!(text.contains(word), "{word}");

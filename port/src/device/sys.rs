@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The interface requests (netdevice(7), ethtool) that no safe wrapper offers.
+//! The interface requests that no safe wrapper offers: a device's speed (ethtool), and a socket's filter.
 //!
-//! In: any socket and an interface name or index. Out: plain values. Nothing is changed, only asked.
+//! In: a socket, and an interface's name or index. Out: plain values. Nothing is changed of a device, only asked.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
 const ETHTOOL_GSET: u32 = 0x0000_0001;
-const ETHTOOL_GLINK: u32 = 0x0000_000a;
+/// Where `ifi_index` stands in a message about a link: behind `nlmsghdr` and four octets of `ifinfomsg`.
+const INDEX_AT: u32 = 20;
 const BITS_PER_MEGABIT: u64 = 1_000_000;
 
 /// `struct ethtool_cmd`, of which only the speed is read.
@@ -25,13 +26,6 @@ struct EthtoolCmd {
     rest: [u32; 3],
 }
 const _: () = assert!(size_of::<EthtoolCmd>() == 44);
-
-/// `struct ethtool_value`.
-#[repr(C)]
-struct EthtoolValue {
-    cmd: u32,
-    data: u32,
-}
 
 fn request() -> libc::ifreq {
     // SAFETY: `ifreq` is a plain C struct of integers, arrays and pointers, for which all zeros is valid.
@@ -57,28 +51,6 @@ fn ask(socket: BorrowedFd<'_>, code: libc::Ioctl, request: &mut libc::ifreq) -> 
     Ok(())
 }
 
-/// The MTU in octets.
-pub(super) fn mtu(socket: BorrowedFd<'_>, ifname: &str) -> Result<usize, Errno> {
-    let mut request = named(ifname);
-    ask(socket, libc::SIOCGIFMTU, &mut request)?;
-    // SAFETY: SIOCGIFMTU succeeded, so the kernel filled the union's `ifru_mtu`.
-    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-    usize::try_from(mtu).map_err(|_| Errno::RANGE)
-}
-
-/// `ARPHRD_*` and the first six octets of the device's address.
-pub(super) fn hardware_address(socket: BorrowedFd<'_>, ifname: &str) -> Result<(u16, [u8; 6]), Errno> {
-    let mut request = named(ifname);
-    ask(socket, libc::SIOCGIFHWADDR, &mut request)?;
-    // SAFETY: SIOCGIFHWADDR succeeded, so the kernel filled the union's `ifru_hwaddr`.
-    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
-    let mut mac = [0; 6];
-    for (to, from) in mac.iter_mut().zip(address.sa_data) {
-        *to = from as u8;
-    }
-    Ok((address.sa_family, mac))
-}
-
 /// The speed in bit/s, when the driver says one.
 pub(super) fn link_speed(socket: BorrowedFd<'_>, ifname: &str) -> Option<u64> {
     let mut command = EthtoolCmd { cmd: ETHTOOL_GSET, ..EthtoolCmd::default() };
@@ -91,23 +63,31 @@ pub(super) fn link_speed(socket: BorrowedFd<'_>, ifname: &str) -> Option<u64> {
         .then(|| u64::from(megabits) * BITS_PER_MEGABIT)
 }
 
-/// Whether the device with this index is up and has carrier.
-pub(super) fn state(socket: BorrowedFd<'_>, ifindex: u32) -> Result<bool, Errno> {
-    let mut request = request();
-    request.ifr_ifru.ifru_ifindex = i32::try_from(ifindex).map_err(|_| Errno::NODEV)?;
-    ask(socket, libc::SIOCGIFNAME as libc::Ioctl, &mut request)?;
-    ask(socket, libc::SIOCGIFFLAGS, &mut request)?;
-    // SAFETY: SIOCGIFFLAGS succeeded, so the kernel filled the union's `ifru_flags`.
-    let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
-    if flags & libc::IFF_UP == 0 {
-        return Ok(false);
+/// Has a netlink socket take the messages about one link only: those whose `ifi_index` is this one.
+pub(super) fn hear_only(socket: BorrowedFd<'_>, ifindex: u32) -> Result<(), Errno> {
+    // BPF loads a word as the network would have it; the kernel's messages are in the machine's order.
+    let index = u32::from_be_bytes(ifindex.to_ne_bytes());
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, INDEX_AT),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, index),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the kernel reads a `sock_fprog` of this length and the `len` steps that it points to, both alive here, and
+    // copies them during the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            std::ptr::from_ref(&filter).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
-    // IFF_RUNNING follows the carrier with a delay; ethtool says it at once where the driver offers it.
-    let mut carrier = EthtoolValue { cmd: ETHTOOL_GLINK, data: 0 };
-    request.ifr_ifru.ifru_data = std::ptr::from_mut(&mut carrier).cast();
-    match ask(socket, libc::SIOCETHTOOL, &mut request) {
-        Ok(()) => Ok(carrier.data != 0),
-        Err(Errno::NODEV) => Err(Errno::NODEV),
-        Err(_) => Ok(flags & libc::IFF_RUNNING != 0),
-    }
+    Ok(())
 }

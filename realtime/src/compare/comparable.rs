@@ -55,6 +55,9 @@ pub fn differences(before: &RealTime, after: &RealTime) -> Result<Vec<Difference
         add(&mut found, field("environment"), environment(one), environment(other));
         add(&mut found, field("fifo_priority"), one.fifo_priority, other.fifo_priority);
         add(&mut found, field("cpu"), one.cpu, other.cpu);
+        // Each of them is a latency of 0 ns in the histograms.
+        let early = |cell: &Cell| cell.early.map(|early| early.wakeups).filter(|&wakeups| wakeups > 0);
+        add(&mut found, field("early.wakeups"), early(one), early(other));
     }
     Ok(found)
 }
@@ -75,6 +78,7 @@ fn add<T: PartialEq + ToString>(
 mod tests {
     use super::*;
     use crate::profile::Profile;
+    use crate::results::Early;
     use ktsn_time::Span;
 
     #[test]
@@ -92,6 +96,7 @@ mod tests {
             environment: Some("QEMU with TCG".into()),
             fifo_priority: None,
             cpu: Some(1),
+            early: Some(Early { wakeups: 3, most_ns: 7 }),
             ..cell("qemu")
         };
         let after = RealTime {
@@ -110,6 +115,7 @@ mod tests {
                 "qemu 4: environment: QEMU with KVM before, QEMU with TCG after",
                 "qemu 4: fifo_priority: 99 before, none after",
                 "qemu 4: cpu: none before, 1 after",
+                "qemu 4: early.wakeups: none before, 3 after",
             ]
         );
         let wrong = differences(&before, &RealTime { period_ns: 8, ..before.clone() }).unwrap_err();

@@ -30,6 +30,11 @@ pub(crate) struct Seen {
 pub(crate) enum Answer {
     OwnAddress,
     NotAllowed,
+    RoutingRules,
+    /// The kernel is asked.
+    Unanswered {
+        payload_max: u32,
+    },
     /// Dropped, for one of these: no route, no neighbour by this address.
     Dropped {
         no_route: bool,
@@ -93,6 +98,16 @@ impl Question {
         self.world.is_v6 && matches!(self.to, Place::LinkLocal | Place::Broadcast | Place::SubnetBroadcast)
     }
 
+    /// Rule 2b.
+    fn is_asked(&self) -> bool {
+        let follows_routes = !self.is_group() && !self.is_on_link_by_nature() && !self.in_subnet();
+        match self.world.pod_route {
+            PodRoute::Rules => true,
+            PodRoute::Asked => follows_routes,
+            _ => false,
+        }
+    }
+
     fn in_subnet(&self) -> bool {
         use Place::{Gateway, Near, Own, Prefixed, Station, SubnetBroadcast};
         match self.to {
@@ -136,6 +151,7 @@ impl Question {
             PodRoute::Gateway => Ok(self.at(Place::Gateway)),
             PodRoute::Subnet => Err(no_route()),
             PodRoute::Elsewhere => Err(Answer::NotAllowed),
+            PodRoute::Asked | PodRoute::Rules => Err(Answer::RoutingRules),
         }
     }
 
@@ -315,6 +331,18 @@ impl Question {
         }
         if !self.is_allowed() {
             return Answer::NotAllowed;
+        }
+        if self.is_asked() {
+            let is_bridged = matches!(self.world.mode, Mode::Bridged { .. });
+            if self.is_group() || self.is_on_link_by_nature() || is_bridged {
+                return Answer::RoutingRules;
+            }
+            if self.bound == Bound::Foreign {
+                return Answer::NotAllowed;
+            }
+            let is_here = self.to == Place::Inner && self.world.second == Second::Here;
+            let is_tunnel = self.world.mode == Mode::Routed && self.in_far() && !is_here;
+            return Answer::Unanswered { payload_max: self.payload_max(is_tunnel, false) };
         }
         if self.bound == Bound::Foreign {
             return Answer::NotAllowed;

@@ -47,6 +47,10 @@ pub(crate) enum PodRoute {
     Gateway,
     /// Its own network on link, and everything else by another device.
     Elsewhere,
+    /// Its own network on link, and everything else as only the kernel knows.
+    Asked,
+    /// Rules decide on all routes.
+    Rules,
 }
 
 /// The uplink's route to the tunnel ends; without an overlay to the far pods.

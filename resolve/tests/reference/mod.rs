@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ktsn_model::{BypassReason, DropReason, IpPrefix};
 use ktsn_resolve::{
-    Egress, Flow, Link, Member, MemberAt, NextHop, OuterDf, OuterDs, OuterTtl, Peer, PortIndex, Refusal,
-    Route, Side, Via,
+    Egress, Flow, Link, Marks, Member, MemberAt, NextHop, OuterDf, OuterDs, OuterTtl, Peer, PortIndex,
+    Refusal, Route, RouteAnswer, Side, Via,
 };
 use ktsn_wire::template::{Ends, Outer};
 use ktsn_wire::{DsField, MacAddress, Network, Tci, TemplateRepr, Vni};
@@ -39,6 +39,12 @@ pub(crate) struct Plain {
     pub destinations: Vec<IpPrefix>,
     pub own: Vec<IpAddr>,
     pub vlan: Option<Tci>,
+    /// Only the kernel knows the routes of IPv4, of IPv6.
+    pub asked: (bool, bool),
+    /// Delivered by the namespace to itself.
+    pub delivered: Vec<IpPrefix>,
+    /// What the kernel answers about each flow that it is asked about.
+    pub answer: Option<RouteAnswer>,
 }
 
 /// What leaves.
@@ -86,11 +92,18 @@ fn rule_1_own(plain: &Plain, to: IpAddr) -> bool {
         || to.is_unspecified()
         || interface_local
         || plain.own.contains(&to)
+        || plain.delivered.iter().any(|prefix| inside(to, *prefix))
         || plain.interface.addresses.iter().any(|entry| entry.0 == to)
 }
 
 fn rule_2_allowed(plain: &Plain, to: IpAddr) -> bool {
     plain.destinations.iter().any(|prefix| inside(to, *prefix))
+}
+
+fn rule_2b_asked(plain: &Plain, to: IpAddr, is_group: bool) -> bool {
+    let of_family = if to.is_ipv4() { plain.asked.0 } else { plain.asked.1 };
+    let by = route(&plain.interface, to);
+    of_family || (!is_group && !is_link_local(to) && by.is_some_and(|route| route.via == Via::Asked))
 }
 
 /// The MAC address, and the hop limit that is the default.
@@ -159,7 +172,7 @@ fn rule_4b_forwarded(plain: &Plain, to: IpAddr) -> bool {
     let by = route(&plain.uplink, to);
     node.contains(&gateway)
         && !is_link_local(gateway)
-        && by.is_some_and(|by| by.prefix.bits() != 0 && by.via != Via::Elsewhere)
+        && by.is_some_and(|by| by.prefix.bits() != 0 && !matches!(by.via, Via::Elsewhere | Via::Asked))
 }
 
 fn route(link: &Link, to: IpAddr) -> Option<Route> {
@@ -229,14 +242,15 @@ fn source(
     first.map(|entry| entry.0).ok_or(Refusal::Drop(DropReason::NoRoute, None))
 }
 
-fn network(from: IpAddr, to: IpAddr, hop_limit: u8, class: u8, dont_fragment: bool) -> Network {
+fn network(from: IpAddr, to: IpAddr, hop_limit: u8, class: u8, marks: Marks) -> Network {
     let ds = DsField(class);
+    let Marks { dont_fragment, flow_label, .. } = marks;
     match (from, to) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             Network::V4 { source, destination, ttl: hop_limit, ds, dont_fragment }
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            Network::V6 { source, destination, hop_limit, ds, flow_label: 0 }
+            Network::V6 { source, destination, hop_limit, ds, flow_label }
         }
         _ => panic!("{from} and {to}"),
     }
@@ -256,13 +270,14 @@ fn tunnel(plain: &Plain, flow: &Flow, to: IpAddr, peer: Peer) -> Result<Template
     if peer.mac.0 == [0; 6] {
         return Err(Refusal::Drop(DropReason::NoNeighbour, None));
     }
-    let network = network(from, to, hop_limit - 1, flow.traffic_class, true);
+    let network = network(from, to, hop_limit - 1, flow.traffic_class, flow.marks);
     Ok(TemplateRepr {
         outer: Some(outer(plain, peer.vtep, &network)?),
         ethernet: Ends { source: plain.device_mac, destination: peer.mac },
         vlan: None,
         network,
         udp: Ends { source: flow.source_port, destination: flow.destination_port },
+        udp_checksum: flow.marks.udp_checksum,
     })
 }
 
@@ -282,17 +297,18 @@ fn passed_on(plain: &Plain, flow: &Flow, to: IpAddr) -> Result<TemplateRepr, Ref
         outer: None,
         ethernet: Ends { source: plain.uplink.mac, destination: mac },
         vlan: None,
-        network: network(from, to, hop_limit - 1, flow.traffic_class, true),
+        network: network(from, to, hop_limit - 1, flow.traffic_class, flow.marks),
         udp: Ends { source: flow.source_port, destination: flow.destination_port },
+        udp_checksum: flow.marks.udp_checksum,
     })
 }
 
 fn outer(plain: &Plain, vtep: IpAddr, inner: &Network) -> Result<Outer, Refusal> {
     let underlay = next_hop(&plain.uplink, vtep)?;
     let mac = rule_6_mac(&plain.uplink, Side::Uplink, underlay)?;
-    let (inner_ttl, inner_ds) = match *inner {
-        Network::V4 { ttl, ds, .. } => (ttl, ds),
-        Network::V6 { hop_limit, ds, .. } => (hop_limit, ds),
+    let (inner_ttl, inner_ds, inner_df) = match *inner {
+        Network::V4 { ttl, ds, dont_fragment, .. } => (ttl, ds, dont_fragment),
+        Network::V6 { hop_limit, ds, .. } => (hop_limit, ds, true),
     };
     let ttl = match plain.outer.0 {
         OuterTtl::Fixed(0) => 64,
@@ -303,10 +319,14 @@ fn outer(plain: &Plain, vtep: IpAddr, inner: &Network) -> Result<Outer, Refusal>
         OuterDs::Fixed(ds) => ds.0,
         OuterDs::Inherit => inner_ds.0,
     };
+    let dont_fragment = match plain.outer.2 {
+        OuterDf::Unset => false,
+        OuterDf::Set => true,
+        OuterDf::Inherit => inner_df,
+    };
     Ok(Outer {
         ethernet: Ends { source: plain.uplink.mac, destination: mac },
-        // Datagrams of ours are never fragmented inside, so "inherit" is "set".
-        network: network(plain.local, vtep, ttl, class, plain.outer.2 != OuterDf::Unset),
+        network: network(plain.local, vtep, ttl, class, Marks { dont_fragment, ..Marks::default() }),
         dscp_inherit: false,
         vxlan_port: plain.vxlan_port,
         vni: plain.vni,
@@ -344,6 +364,39 @@ fn rule_4c_segment(plain: &Plain, frame: Leaves, hop: Option<IpAddr>) -> Result<
     if leave.is_empty() { Err(copies[0].unwrap_err()) } else { Ok(leave) }
 }
 
+/// An answered flow leaves as if its interface had one route, the answer.
+fn as_answered(plain: &Plain, flow: &Flow, to: IpAddr, is_group: bool) -> Result<Vec<Leaves>, Refusal> {
+    let kernels = Err(Refusal::Bypass(BypassReason::RoutingRules));
+    if is_group || is_link_local(to) || matches!(plain.kind, Kind::Bridged(..)) {
+        return kernels;
+    }
+    if let Err(foreign @ Refusal::Bypass(_)) = source(plain, flow, to, None, None) {
+        return Err(foreign);
+    }
+    let route = match plain.answer {
+        None => return Err(Refusal::Unanswered),
+        Some(RouteAnswer::Elsewhere) => return kernels,
+        Some(RouteAnswer::Interface(route)) => route,
+    };
+    let is_bound = flow.bound.is_some_and(|bound| !bound.to_canonical().is_unspecified());
+    let is_own = |source: IpAddr| {
+        source.is_ipv4() == to.is_ipv4() && plain.interface.addresses.iter().any(|entry| entry.0 == source)
+    };
+    let mut as_if = plain.clone();
+    as_if.asked = (false, false);
+    if let Kind::Plain(..) = as_if.kind {
+        as_if.kind = Kind::Plain(vec![], false, false);
+    }
+    let via = route.gateway.map_or(Via::OnLink, Via::Gateway);
+    as_if.interface.routes = vec![Route { prefix: IpPrefix::host(to), via, source: route.source }];
+    as_if.interface.mtu = plain.interface.mtu.min(route.mtu.unwrap_or(u32::MAX));
+    let is_programs = flow.hop_limit != 0 && !flow.marks.is_default_hop_limit;
+    let hop_limit = route.hop_limit.filter(|_| !is_programs).unwrap_or(flow.hop_limit);
+    let answered = resolve(&as_if, &Flow { hop_limit, ..*flow });
+    // The tunnel comes before the source in what is missing; without the kernel's source nothing leaves.
+    if !is_bound && !route.source.is_some_and(is_own) { kernels } else { answered }
+}
+
 /// All rules in their order; all frames that it leaves as.
 pub(crate) fn resolve(plain: &Plain, flow: &Flow) -> Result<Vec<Leaves>, Refusal> {
     let to = flow.destination.to_canonical();
@@ -355,6 +408,9 @@ pub(crate) fn resolve(plain: &Plain, flow: &Flow) -> Result<Vec<Leaves>, Refusal
         return not_allowed;
     }
     let group = rule_3_group(plain, to);
+    if rule_2b_asked(plain, to, group.is_some()) {
+        return as_answered(plain, flow, to, group.is_some());
+    }
     let peer = if group.is_some() { None } else { rule_4_peer(plain, to) };
     let by = route(&plain.interface, to);
     let unicast = group.is_none() && peer.is_none() && !is_link_local(to);
@@ -372,8 +428,9 @@ pub(crate) fn resolve(plain: &Plain, flow: &Flow) -> Result<Vec<Leaves>, Refusal
             outer: None,
             ethernet: Ends { source: plain.interface.mac, destination: mac },
             vlan: plain.vlan,
-            network: network(from, to, hop_limit, flow.traffic_class, true),
+            network: network(from, to, hop_limit, flow.traffic_class, flow.marks),
             udp: Ends { source: flow.source_port, destination: flow.destination_port },
+            udp_checksum: flow.marks.udp_checksum,
         };
         let frame = Leaves { port: plain.interface.port, repr, payload_max, egress: Egress::Interface };
         rule_4c_segment(plain, frame, hop)

@@ -10,8 +10,14 @@ pub const TOKEN: u32 = 0xfeed;
 /// Registers streams 0..count.
 pub fn register(consumer: &mut Consumer, count: u32) {
     for index in 0..count {
-        let status =
-            StreamStatus { token: TOKEN, flags: 0, code: StreamCode::Registered, limit: 1400, bypass: 0 };
+        let status = StreamStatus {
+            token: TOKEN,
+            flags: 0,
+            code: StreamCode::Registered,
+            limit: 1400,
+            bypass: 0,
+            is_asked: false,
+        };
         consumer.set_stream(index, status).expect("the stream exists");
     }
 }
@@ -31,6 +37,8 @@ pub fn frame(talker: u32, number: u64) -> Frame {
         priority: 6,
         traffic_class: 0,
         has_waited: number & 1 != 0,
+        marks: ktsn_ring::HeaderMarks::from_bits(number as u8),
+        identification: number as u16,
         hop_limit: 0,
         report_id: 0,
         descriptor: 0,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Per-stream filtering and policing (802.1Q-2022 clauses 8.6.5.2 to 8.6.5.5) in front of a strategy.
+//! Per-stream filtering and policing (802.1Q-2022 clauses 8.6.5.2 to 8.6.5.5) in front of transmission selection.
 //!
 //! In: of each frame its stream, priority and lengths, and the instant. Out: whether it goes on, and with which priority.
 //! Never: reads a clock, allocates after construction, or lets a stream's excess reach a queue.
 //!
 //! ```text
-//!  frame ─► stream filter ─────────► stream gate ──────────► flow meter ────► Strategy::offer
+//!  frame ─► stream filter ─────────► stream gate ──────────► flow meter ────► TimeAware::offer
 //!           first match of           open at this instant?   green, yellow
 //!           stream and priority;     IPV for the priority    or red
 //!           longest SDU

@@ -15,7 +15,7 @@ mod sys;
 mod world;
 
 use events::{Event, advance, begin, event, step_tai};
-use ktsn_sched::{ClassOptions, Strategy as _, TimeAware, TimeAwareOptions};
+use ktsn_sched::{ClassOptions, TimeAware, TimeAwareOptions};
 use ktsn_time::Nanos;
 use proptest::prelude::*;
 

@@ -5,8 +5,7 @@ use crate::sys;
 use crate::world::{class, frame, now};
 use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates};
 use ktsn_sched::{
-    ClassOptions, CreditOptions, Decision, Frame, GateProgram, Order, Shaper, Strategy, TimeAware,
-    TimeAwareOptions,
+    ClassOptions, CreditOptions, Decision, Frame, GateProgram, Order, Shaper, TimeAware, TimeAwareOptions,
 };
 use ktsn_time::{Nanos, Tai};
 

@@ -4,8 +4,7 @@
 use crate::port::{ClassSetup, Order, Port, Setup, Status, TENANTS};
 use ktsn_model::AdminPort;
 use ktsn_sched::{
-    ClassOptions, CreditOptions, Decision, Frame, GateProgram, Refused, Shaper, Strategy, TimeAware,
-    TimeAwareOptions,
+    ClassOptions, CreditOptions, Decision, Frame, GateProgram, Refused, Shaper, TimeAware, TimeAwareOptions,
 };
 use ktsn_time::{Nanos, Now};
 
@@ -38,14 +37,14 @@ pub(crate) fn engine(setup: &Setup) -> Box<dyn Port> {
 
 impl Port for TimeAware {
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused> {
-        Strategy::offer(self, frame, now)
+        TimeAware::offer(self, frame, now)
     }
     fn decide(&mut self, now: Now) -> Decision {
-        Strategy::decide(self, now)
+        TimeAware::decide(self, now)
     }
     fn remove_tenant(&mut self, tenant: u32) -> Vec<Frame> {
         let mut gone = Vec::new();
-        Strategy::remove(self, &mut |frame| frame.tenant == tenant, &mut |frame| gone.push(frame));
+        TimeAware::remove(self, &mut |frame| frame.tenant == tenant, &mut |frame| gone.push(frame));
         // Removed in no particular order: the arrival's is the id's.
         gone.sort_by_key(|frame| frame.id.0);
         gone
@@ -75,6 +74,6 @@ impl Port for TimeAware {
         TimeAware::set_classes(self, classes.map(options));
     }
     fn len(&self) -> usize {
-        Strategy::len(self)
+        TimeAware::len(self)
     }
 }

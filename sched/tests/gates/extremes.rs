@@ -9,8 +9,7 @@ use ktsn_sched::policing::{
     Police, PolicingConfig, StreamFilter, StreamGate, StreamGateEntry, StreamGateProgram, StreamGateState,
 };
 use ktsn_sched::{
-    ClassOptions, CreditOptions, Decision, Frame, FrameId, GateProgram, Shaper, Strategy as _, TimeAware,
-    TimeAwareOptions,
+    ClassOptions, CreditOptions, Decision, Frame, FrameId, GateProgram, Shaper, TimeAware, TimeAwareOptions,
 };
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use proptest::prelude::*;

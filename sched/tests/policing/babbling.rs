@@ -5,7 +5,7 @@
 use crate::{at, metered};
 use ktsn_model::{DropReason, LatePolicy, Priority, TrafficClass};
 use ktsn_sched::policing::{FlowMeter, Judged};
-use ktsn_sched::{Decision, Frame, FrameId, Strategy as _, TimeAware, TimeAwareOptions};
+use ktsn_sched::{Decision, Frame, FrameId, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, TxTime};
 use proptest::prelude::*;
 

@@ -5,13 +5,13 @@
 
 use crate::sys;
 use crate::world::{class, frame, mono, now, tai};
-use ktsn_sched::{Decision, Frame, Strategy};
+use ktsn_sched::{Decision, Frame, TimeAware};
 
 /// Frames beyond the capacity that every round offers.
 const BEYOND: u64 = 40;
 
 /// `rounds` times `capacity` frames and more; the wake-ups between two decisions are `step` nanoseconds apart.
-pub(crate) fn flood(s: &mut dyn Strategy, rounds: u64, step: u64) {
+pub(crate) fn flood(s: &mut TimeAware, rounds: u64, step: u64) {
     let offered = s.capacity() as u64 + BEYOND;
     let before = sys::allocations();
     let (mut sent, mut refused, mut removed) = (0u64, 0u64, 0u64);

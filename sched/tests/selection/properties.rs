@@ -6,7 +6,7 @@ use crate::events::{Asks, Event, Sent, advance, begin, event, forward_event, sen
 use crate::reference::Reference;
 use crate::world::{self, decide_all, has_come, now};
 use ktsn_model::{DropReason, LatePolicy};
-use ktsn_sched::{Decision, Frame, Strategy as _, TimeAware, TimeAwareOptions};
+use ktsn_sched::{Decision, Frame, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 use proptest::prelude::*;
 use std::collections::HashMap;

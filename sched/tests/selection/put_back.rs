@@ -3,25 +3,25 @@
 
 use crate::world::{class, decide_all, frame, mono, now, tai, transmitted};
 use ktsn_model::LatePolicy;
-use ktsn_sched::{ClassOptions, Decision, Frame, FrameId, Order, Strategy, TimeAware, TimeAwareOptions};
+use ktsn_sched::{ClassOptions, Decision, Frame, FrameId, Order, TimeAware, TimeAwareOptions};
 use ktsn_time::Nanos;
 
 const ROOM: usize = 16;
 
-fn time_aware(order: Order) -> Box<dyn Strategy> {
-    Box::new(TimeAware::new(TimeAwareOptions {
+fn time_aware(order: Order) -> TimeAware {
+    TimeAware::new(TimeAwareOptions {
         classes: [ClassOptions { order, ..ClassOptions::default() }; 8],
         ..TimeAwareOptions::gates(ROOM, 4)
-    }))
+    })
 }
 
-fn strategies() -> [Box<dyn Strategy>; 5] {
+fn strategies() -> [TimeAware; 5] {
     [
         time_aware(Order::Fifo),
         time_aware(Order::TxTime),
-        Box::new(TimeAware::new(TimeAwareOptions::tx_time(ROOM, 4))),
-        Box::new(TimeAware::new(TimeAwareOptions::strict_priority(ROOM, 4))),
-        Box::new(TimeAware::new(TimeAwareOptions::credit_based(ROOM, 4, None, [None; 8]))),
+        TimeAware::new(TimeAwareOptions::tx_time(ROOM, 4)),
+        TimeAware::new(TimeAwareOptions::strict_priority(ROOM, 4)),
+        TimeAware::new(TimeAwareOptions::credit_based(ROOM, 4, None, [None; 8])),
     ]
 }
 
@@ -65,7 +65,7 @@ fn it_is_chosen_again_before_those_that_it_was_chosen_before() {
                     now(170, 170),
                 )
                 .unwrap();
-            assert_eq!(transmitted(&decide_all(&mut *strategy, now(171, 171)))[..5], [9, 1, 2, 3, 4]);
+            assert_eq!(transmitted(&decide_all(&mut strategy, now(171, 171)))[..5], [9, 1, 2, 3, 4]);
         }
     }
 }

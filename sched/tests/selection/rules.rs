@@ -3,7 +3,7 @@
 
 use crate::world::{class, decide_all, frame, mono, now, tai, transmitted};
 use ktsn_model::{DropReason, LatePolicy};
-use ktsn_sched::{Decision, Frame, FrameId, Refused, Strategy, TimeAware, TimeAwareOptions};
+use ktsn_sched::{Decision, Frame, FrameId, Refused, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, TxTime};
 
 /// TAI is 1,000 ahead of MONOTONIC in these tests unless it steps.

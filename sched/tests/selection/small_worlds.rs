@@ -5,7 +5,7 @@ use crate::reference::Reference;
 use crate::sequences::sequences;
 use crate::world::{class, mono, now, tai};
 use ktsn_model::LatePolicy;
-use ktsn_sched::{Decision, Frame, Strategy, TimeAware, TimeAwareOptions};
+use ktsn_sched::{Decision, Frame, TimeAware, TimeAwareOptions};
 use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
 /// Instants of the small clocks; frames arrive at 2, so that 0 and 1 are past and 3 and 4 to come.

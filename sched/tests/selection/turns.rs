@@ -6,7 +6,7 @@ use crate::events::{self, Event, advance, begin, step_tai};
 use crate::reference::Reference;
 use crate::sequences::sequences;
 use crate::world::{class, decide_all, frame, mono, now, tai, transmitted};
-use ktsn_sched::{ClassOptions, Decision, Frame, FrameId, Order, Strategy, TimeAware, TimeAwareOptions};
+use ktsn_sched::{ClassOptions, Decision, Frame, FrameId, Order, TimeAware, TimeAwareOptions};
 use ktsn_time::{Nanos, Now, TxTime};
 use proptest::prelude::{
     Just, Strategy as Draw, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -14,29 +14,29 @@ use proptest::prelude::{
 use proptest::test_runner::{Config, TestCaseError};
 use std::collections::HashMap;
 
-fn time_aware(order: Order, capacity: usize, tenants: usize) -> Box<dyn Strategy> {
-    Box::new(TimeAware::new(TimeAwareOptions {
+fn time_aware(order: Order, capacity: usize, tenants: usize) -> TimeAware {
+    TimeAware::new(TimeAwareOptions {
         classes: [ClassOptions { order, ..ClassOptions::default() }; 8],
         ..TimeAwareOptions::gates(capacity, tenants)
-    }))
+    })
 }
 
 /// Strategies in TxTime order within an attachment, and those in order of arrival.
-fn strategies(by_arrival: bool, capacity: usize, tenants: usize) -> [Box<dyn Strategy>; 2] {
+fn strategies(by_arrival: bool, capacity: usize, tenants: usize) -> [TimeAware; 2] {
     if by_arrival {
         [
-            Box::new(TimeAware::new(TimeAwareOptions::strict_priority(capacity, tenants))),
+            TimeAware::new(TimeAwareOptions::strict_priority(capacity, tenants)),
             time_aware(Order::Fifo, capacity, tenants),
         ]
     } else {
         [
-            Box::new(TimeAware::new(TimeAwareOptions::tx_time(capacity, tenants))),
+            TimeAware::new(TimeAwareOptions::tx_time(capacity, tenants)),
             time_aware(Order::TxTime, capacity, tenants),
         ]
     }
 }
 
-fn all(capacity: usize, tenants: usize) -> impl Iterator<Item = Box<dyn Strategy>> {
+fn all(capacity: usize, tenants: usize) -> impl Iterator<Item = TimeAware> {
     [false, true].into_iter().flat_map(move |by_arrival| strategies(by_arrival, capacity, tenants))
 }
 
@@ -45,7 +45,7 @@ fn of(tenant: u32, id: u64, tx_time: TxTime) -> Frame {
 }
 
 /// Offers `frames` of class 0 and gives back the order in which they leave at `at`, all at one reading of the clock.
-fn order(strategy: &mut dyn Strategy, frames: &[Frame], at: u64) -> Vec<u64> {
+fn order(strategy: &mut TimeAware, frames: &[Frame], at: u64) -> Vec<u64> {
     for frame in frames {
         strategy.offer(*frame, now(10, 10)).unwrap();
     }
@@ -58,7 +58,7 @@ fn a_flood_for_one_instant_goes_behind_one_frame_of_each_other_attachment() {
         let flood = (0..20).map(|id| of(0, id, tai(100)));
         let others = [of(1, 30, tai(100)), of(2, 31, tai(100)), of(1, 32, tai(100))];
         let frames: Vec<_> = flood.chain(others).collect();
-        assert_eq!(order(&mut *s, &frames, 100)[..6], [0, 30, 31, 1, 32, 2]);
+        assert_eq!(order(&mut s, &frames, 100)[..6], [0, 30, 31, 1, 32, 2]);
     }
 }
 
@@ -67,7 +67,7 @@ fn a_flood_on_both_clocks_is_one_turn() {
     for mut s in all(64, 4) {
         let flood = (0..20).map(|id| of(0, id, if id % 2 == 0 { tai(100) } else { mono(100) }));
         let frames: Vec<_> = flood.chain([of(1, 30, tai(100)), of(2, 31, mono(100))]).collect();
-        assert_eq!(order(&mut *s, &frames, 100)[..5], [0, 30, 31, 1, 2]);
+        assert_eq!(order(&mut s, &frames, 100)[..5], [0, 30, 31, 1, 2]);
     }
 }
 
@@ -78,7 +78,7 @@ fn with_one_frame_each_the_order_is_by_due_instant() {
         let frames: Vec<_> = (0..40).map(|id| of(id, id.into(), tai(100 + u64::from(id) * 7 % 40))).collect();
         let mut expected: Vec<_> = frames.iter().map(|frame| frame.id.0).collect();
         expected.sort_by_key(|id| id * 7 % 40);
-        assert_eq!(order(&mut *s, &frames, 200), expected);
+        assert_eq!(order(&mut s, &frames, 200), expected);
     }
 }
 
@@ -86,8 +86,8 @@ fn with_one_frame_each_the_order_is_by_due_instant() {
 fn in_order_of_arrival_a_distant_txtime_holds_up_its_own_attachment_alone() {
     for mut s in strategies(true, 8, 4) {
         let frames = [of(0, 1, tai(5_000)), of(0, 2, tai(20)), of(1, 3, mono(30)), of(2, 4, tai(25))];
-        assert_eq!(order(&mut *s, &frames, 40), [4, 3]);
-        assert_eq!(transmitted(&decide_all(&mut *s, now(5_000, 5_000))), [1, 2]);
+        assert_eq!(order(&mut s, &frames, 40), [4, 3]);
+        assert_eq!(transmitted(&decide_all(&mut s, now(5_000, 5_000))), [1, 2]);
     }
 }
 
@@ -97,11 +97,11 @@ fn a_turn_outlives_the_frames() {
     for mut s in all(8, 4) {
         let late = |tenant, id| Frame { overrun_limit: Nanos::new(50), ..of(tenant, id, mono(0)) };
         s.offer(late(0, 1), now(100, 100)).unwrap();
-        assert_eq!(transmitted(&decide_all(&mut *s, now(100, 100))), [1]);
+        assert_eq!(transmitted(&decide_all(&mut s, now(100, 100))), [1]);
         // Both are due since 51; attachment 1 was not served since.
         s.offer(late(0, 2), now(101, 101)).unwrap();
         s.offer(late(1, 3), now(101, 101)).unwrap();
-        assert_eq!(transmitted(&decide_all(&mut *s, now(101, 101))), [3, 2]);
+        assert_eq!(transmitted(&decide_all(&mut s, now(101, 101))), [3, 2]);
     }
 }
 
@@ -113,8 +113,8 @@ fn after_a_step_back_no_turn_counts() {
             s.offer(*frame, now(10, 10)).unwrap();
         }
         assert_eq!(transmitted(&[s.decide(now(100, 100))]), [1]);
-        assert_eq!(transmitted(&decide_all(&mut *s, now(101, 55))), [2]);
-        assert_eq!(transmitted(&decide_all(&mut *s, now(106, 60))), [3]);
+        assert_eq!(transmitted(&decide_all(&mut s, now(101, 55))), [2]);
+        assert_eq!(transmitted(&decide_all(&mut s, now(106, 60))), [3]);
     }
 }
 
@@ -126,7 +126,7 @@ fn a_frame_that_did_not_leave_has_its_turn_still_before_it() {
         }
         let Decision::Transmit { frame, .. } = s.decide(now(50, 50)) else { panic!("due") };
         s.put_back(frame, now(51, 51)).unwrap();
-        assert_eq!(transmitted(&decide_all(&mut *s, now(52, 52))), [1, 2, 3]);
+        assert_eq!(transmitted(&decide_all(&mut s, now(52, 52))), [1, 2, 3]);
     }
 }
 
@@ -134,7 +134,7 @@ fn a_frame_that_did_not_leave_has_its_turn_still_before_it() {
 fn attachments_beyond_the_last_one_share_turns() {
     for mut s in all(8, 2) {
         let frames = [of(1, 1, tai(50)), of(3, 2, tai(50)), of(0, 3, tai(50)), of(2, 4, tai(50))];
-        assert_eq!(order(&mut *s, &frames, 50), [1, 3, 2, 4]);
+        assert_eq!(order(&mut s, &frames, 50), [1, 3, 2, 4]);
     }
 }
 
@@ -154,7 +154,7 @@ fn an_attachment_is_removed_in_steps() {
         }
         taken.sort_unstable();
         assert_eq!(taken, (0..40).filter(|id| id % 2 == 1).collect::<Vec<_>>());
-        assert_eq!(transmitted(&decide_all(&mut *s, now(100, 100))).len(), 20);
+        assert_eq!(transmitted(&decide_all(&mut s, now(100, 100))).len(), 20);
         // Nothing of it is there, of others is: none are taken, not even where they share a place.
         s.offer(of(5, 50, tai(200)), now(100, 100)).unwrap();
         assert!(!s.remove_tenant(1, 5, &mut |frame| panic!("{frame:?}")));
@@ -192,7 +192,7 @@ fn turn(tenants: u32) -> impl Draw<Value = Turn> {
 
 /// A strategy and a reference to which the same happens.
 struct Pair {
-    ours: Box<dyn Strategy>,
+    ours: TimeAware,
     theirs: Reference,
     places: u32,
     last: Option<Frame>,
@@ -274,7 +274,7 @@ type Offered = (u32, bool, u64, u64);
 
 /// Each frame that is the first one of its attachment waits for one frame of each other attachment at most once it is due.
 fn overtaken(
-    s: &mut dyn Strategy,
+    s: &mut TimeAware,
     by_arrival: bool,
     offers: &[Offered],
     ahead: u64,
@@ -345,7 +345,7 @@ proptest! {
     ) {
         for by_arrival in [false, true] {
             for mut s in strategies(by_arrival, 64, 5) {
-                overtaken(&mut *s, by_arrival, &offers, ahead, pace)?;
+                overtaken(&mut s, by_arrival, &offers, ahead, pace)?;
             }
         }
     }

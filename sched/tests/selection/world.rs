@@ -2,7 +2,7 @@
 //! A worker's surroundings in miniature: two clocks that advance and step, and frames with readable fields.
 
 use ktsn_model::{LatePolicy, TrafficClass};
-use ktsn_sched::{Decision, Frame, FrameId, Strategy};
+use ktsn_sched::{Decision, Frame, FrameId, TimeAware};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
 pub(crate) fn mono(at: u64) -> TxTime {
@@ -48,7 +48,7 @@ pub(crate) fn has_come(tx_time: Option<TxTime>, now: Now) -> bool {
 }
 
 /// Everything that is decided at one instant, the final `WakeAt` or `Idle` included.
-pub(crate) fn decide_all(strategy: &mut (impl Strategy + ?Sized), now: Now) -> Vec<Decision> {
+pub(crate) fn decide_all(strategy: &mut TimeAware, now: Now) -> Vec<Decision> {
     let mut decisions = Vec::new();
     loop {
         let decision = strategy.decide(now);

@@ -5,9 +5,7 @@ use crate::events::{Asks, Event, Sent, advance, event, step_tai};
 use crate::happen::{happen, rest};
 use crate::reference::Reference;
 use crate::world::{class, decide_all, frame, has_come, mono, now, transmitted};
-use ktsn_sched::{
-    CreditOptions, Decision, Frame, FrameId, Shaper, Strategy as _, TimeAware, TimeAwareOptions,
-};
+use ktsn_sched::{CreditOptions, Decision, Frame, FrameId, Shaper, TimeAware, TimeAwareOptions};
 use ktsn_time::{Nanos, Now, TxTime};
 use proptest::prelude::*;
 

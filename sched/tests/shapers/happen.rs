@@ -6,7 +6,7 @@ use ktsn_sched::Frame;
 use ktsn_time::Now;
 
 /// What is no offer and no decision; `queued` is what the strategy holds.
-pub(crate) fn happen(event: &Event, s: &mut dyn ktsn_sched::Strategy, at: &mut Now, queued: &mut Vec<Frame>) {
+pub(crate) fn happen(event: &Event, s: &mut ktsn_sched::TimeAware, at: &mut Now, queued: &mut Vec<Frame>) {
     match event {
         Event::Remove { tenant } => {
             s.remove(&mut |f| f.tenant == *tenant, &mut |_| ());
@@ -19,7 +19,7 @@ pub(crate) fn happen(event: &Event, s: &mut dyn ktsn_sched::Strategy, at: &mut N
 }
 
 /// Takes out all that is left, in the order of their numbers.
-pub(crate) fn rest(s: &mut dyn ktsn_sched::Strategy) -> Vec<Frame> {
+pub(crate) fn rest(s: &mut ktsn_sched::TimeAware) -> Vec<Frame> {
     let mut rest = Vec::new();
     s.remove(&mut |_| true, &mut |f| rest.push(f));
     rest.sort_by_key(|f| f.id.0);

@@ -5,7 +5,7 @@ use crate::events::{Event, advance, begin, event, forward_event, step_tai};
 use crate::happen::{happen, rest};
 use crate::reference::Reference;
 use crate::world::{class, decide_all, frame, has_come, mono, now, tai, transmitted};
-use ktsn_sched::{Decision, Frame, FrameId, Strategy as _, TimeAware, TimeAwareOptions};
+use ktsn_sched::{Decision, Frame, FrameId, TimeAware, TimeAwareOptions};
 use ktsn_time::Nanos;
 use proptest::prelude::*;
 

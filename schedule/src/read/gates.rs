@@ -8,7 +8,7 @@ use super::CLASS;
 use super::leaf::{FORMAT, Leaf, join, without_module};
 use crate::fault::{Fault, Position};
 use crate::schedule::Schedule;
-use crate::units::{Number, integer, span};
+use crate::units::{Number, integer, show_span, span};
 
 const TABLE: &str = "802.1Q-2022 12.29.1";
 const LIMIT: &str = "limit of KTSN";
@@ -86,7 +86,7 @@ pub(super) fn gate_parameter_table(table: Leaf<'_>, schedule: &mut Schedule) {
     {
         leaf.fault("false", "true or no such leaf: to apply a schedule is the change", FORMAT);
     }
-    let faults = admin_faults(&schedule.admin, cycle_time.is_some(), !list.is_broken, |fault| {
+    let faults = admin_faults(&schedule.admin, cycle_time.is_some(), |fault| {
         let (at, place) = match fault.entry_index {
             Some(index) => (list.places[index], format!("admin-control-list[{index}].{}", fault.leaf)),
             None if fault.leaf == "admin-cycle-time" => (fields.place(cycle_leaf), fault.leaf.to_owned()),
@@ -226,22 +226,17 @@ pub(crate) fn sum(admin: &AdminPort) -> Option<Nanos> {
 pub(crate) fn admin_faults(
     admin: &AdminPort,
     is_cycle_time_known: bool,
-    is_list_whole: bool,
     place: impl Fn(&GateFault) -> (Position, String),
 ) -> Vec<Fault> {
     let count = admin.control_list.len();
     let mut faults = Vec::new();
     for fault in admin.faults() {
-        let is_count = fault.leaf == "admin-control-list" && fault.expected.contains("entries");
-        let is_sum = fault.leaf == "admin-control-list" && !is_count;
-        let is_cycle = fault.leaf == "admin-cycle-time";
-        if (is_sum || is_cycle) && !is_cycle_time_known || is_sum && !is_list_whole {
+        if fault.leaf == "admin-cycle-time" && !is_cycle_time_known {
             continue;
         }
         let value = match fault.leaf {
-            _ if is_count => format!("{count} entries"),
-            _ if is_sum => format!("a sum of {} ns with a cycle of {}", fault.value, admin.cycle_time),
-            _ => format!("{} ns", fault.value),
+            "admin-control-list" => format!("{count} entries"),
+            _ => i64::try_from(fault.value).map_or_else(|_| format!("{} ns", fault.value), show_span),
         };
         let (at, path) = place(&fault);
         faults.push(Fault::new(at, path, value, fault.expected, fault.rule));

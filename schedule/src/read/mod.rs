@@ -11,12 +11,12 @@ use ktsn_time::Nanos;
 use crate::fault::{Fault, Position, syntax};
 use crate::limits::{DESCRIPTION_CHARS_MAX, NAME_CHARS_MAX};
 use crate::schedule::{CLASSES, Schedule, Taprio};
-use crate::taprio;
+use crate::taprio::{self, Clock};
 use crate::tree::{self, Node};
 use crate::units::{self, Number};
 use leaf::{FORMAT, Fields, Found, Leaf};
 
-pub(crate) use gates::{admin_faults, sum};
+pub(crate) use gates::admin_faults;
 
 /// The leaves of a schedule.
 const LEAVES: &[&str] = &[
@@ -117,31 +117,43 @@ fn priority_map(leaf: &Leaf<'_>) -> Option<PriorityMap> {
 /// What only a `tc` command says.
 fn read_taprio(leaf: Leaf<'_>) -> Option<Taprio> {
     const LEAVES: &[&str] =
-        &["device", "parent", "handle", "num-tc", "queues", "clockid", "flags", "txtime-delay", "fp"];
+        &["device", "parent", "handle", "stab", "num-tc", "queues", "clockid", "flags", "txtime-delay", "fp"];
     let fields = leaf.fields(LEAVES)?;
-    let word = |name| {
-        let word = |text: &str| taprio::is_word(text).then(|| text.to_owned());
-        fields.get(name)?.word(word, taprio::WORD_EXPECTED, taprio::RULE)
-    };
     let items = |name, what| fields.get(name).and_then(|leaf: Leaf<'_>| leaf.items(what)).unwrap_or_default();
     let clock = fields.get("clockid");
     if let Some(clock) = &clock {
-        let is_clock = |text: &str| (text == taprio::CLOCK).then_some(());
+        let is_clock = |text: &str| (text == Clock::Tai.word()).then_some(());
         clock.word(is_clock, taprio::CLOCK_EXPECTED, taprio::CLOCK_RULE);
     }
     // Numbers are written with units here, other than in a command.
     let number = |name, number: Number| fields.get(name)?.number(&Number { parse: units::span, ..number });
     let preemptible = |text: &str| matches!(text, "E" | "P").then_some(text == "P");
     let read = Taprio {
-        device: word("device"),
-        parent: word("parent").unwrap_or_else(|| Taprio::default().parent),
-        handle: word("handle"),
+        device: fields.get("device").and_then(|leaf| {
+            let device = |text: &str| taprio::is_device(text).then(|| text.to_owned());
+            leaf.word(device, taprio::DEVICE_EXPECTED, taprio::RULE)
+        }),
+        parent: fields
+            .get("parent")
+            .and_then(|leaf| {
+                let root = |text: &str| (text == "root").then(|| text.to_owned());
+                leaf.word(root, taprio::PARENT_EXPECTED, taprio::RULE)
+            })
+            .unwrap_or_else(|| Taprio::default().parent),
+        handle: fields.get("handle").and_then(|leaf| {
+            let handle = |text: &str| taprio::normal_handle(text).flatten().filter(|usual| usual == text);
+            leaf.word(handle, taprio::HANDLE_EXPECTED, taprio::RULE)
+        }),
+        stab: fields.get("stab").and_then(|leaf| {
+            let stab = |text: &str| taprio::check_stab(&text.split_whitespace().collect::<Vec<_>>()).ok();
+            leaf.word(stab, taprio::STAB_EXPECTED, taprio::RULE)
+        }),
         num_tc: number("num-tc", taprio::NUM_TC).map(|count: i128| count as u8),
         queues: items("queues", "queue ranges like 1@0")
             .iter()
             .filter_map(|item| item.word(taprio::queue_range, taprio::QUEUES_EXPECTED, taprio::RULE))
             .collect(),
-        is_clock_named: clock.is_some(),
+        clock: clock.is_some().then_some(Clock::Tai),
         flags: number("flags", taprio::FLAGS).map(|flags| flags as u32),
         txtime_delay: number("txtime-delay", taprio::TXTIME_DELAY).map(|delay| delay as u32),
         is_preemptible: items("fp", "E or P, one a class")

@@ -1,68 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a `tc` command to a schedule. As tc does, a word is looked at alone: what begins no option is a fault, and
-//! reading goes on with the next one.
+//! From a `tc` command to a schedule: what tc and Linux take is read, what they refuse is a fault.
+//!
+//! In: text. Out: the schedule and remarks, or faults. tc's own steps: a list ends at the first word that is no part of it, of an option that
+//! stands twice the last counts, or the second is refused. Then Linux' rules, without those about the device ([`super::needs`]).
 
-use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, PriorityMap};
+use std::borrow::Cow;
+
+use ktsn_model::{GateControlEntry, GateOperation, GateStates, PriorityMap};
 use ktsn_time::{Nanos, Tai};
 
-use super::words::{Word, commands};
-use super::{
-    BASE_TIME, CLASS, CLOCK_EXPECTED, CLOCK_RULE, COMMENT, FLAGS, INTERVAL, Known, MASK, NUM_TC,
-    QUEUES_EXPECTED, RULE, SDU, SPAN, TXTIME_DELAY, WORD_EXPECTED, contradictions, is_word, queue_range,
-};
-use crate::fault::{Fault, Position};
-use crate::read::{about, admin_faults, sum};
+use super::numbers::{signed, unsigned};
+use super::script::{self, Word};
+use super::{COMMENT, Clock, OPTIONS, QUEUES_EXPECTED, RULE, message_octets, rules};
+use crate::fault::{Fault, Position, Remark};
+use crate::read::about;
 use crate::schedule::{Schedule, Taprio};
-use crate::units::Number;
 
 /// tc's own limit of classes and of the lists about them.
-const TC_MAX: usize = 16;
+pub(super) const LIST_MAX: usize = 16;
+const U32: u64 = u32::MAX as u64;
 
-/// What may follow `taprio`.
-const OPTIONS: [&str; 12] = [
-    "num_tc",
-    "map",
-    "queues",
-    "base-time",
-    "cycle-time",
-    "cycle-time-extension",
-    "sched-entry",
-    "clockid",
-    "flags",
-    "txtime-delay",
-    "max-sdu",
-    "fp",
-];
-/// What may stand before it.
-const PLACES: [&str; 5] = ["dev", "parent", "root", "handle", "taprio"];
-
-/// Reads one command.
-pub(crate) fn read(text: &str) -> Result<Schedule, Vec<Fault>> {
-    let commands = commands(text);
-    let Some(command) = commands.first() else {
-        let expected = "a command: tc qdisc replace dev DEV parent root taprio …";
-        return Err(vec![Fault::new(Position::START, "", "nothing", expected, RULE)]);
-    };
-    let mut reader = Command {
-        words: command,
+/// Reads the one taprio command of a text.
+pub(crate) fn read(text: &str) -> Result<(Schedule, Vec<Remark>), Vec<Fault>> {
+    let mut remarks = Vec::new();
+    let (tc, words) = script::find(text, &mut remarks)?;
+    let mut reader = Reader {
+        last: tc.at,
+        words,
         next: 0,
-        last: command[0],
         faults: Vec::new(),
+        remarks,
+        list: None,
+        ended: None,
         seen: Vec::new(),
         entries: Vec::new(),
-        is_list_whole: true,
-        cycle_time: None,
-        is_cycle_time_known: true,
+        base_time: 0,
+        cycle_time: 0,
+        extension: 0,
         schedule: Schedule::default(),
-        taprio: Taprio { num_tc: None, queues: Vec::new(), is_clock_named: false, ..Taprio::default() },
+        taprio: Taprio { num_tc: None, queues: Vec::new(), clock: None, ..Taprio::default() },
+        map: [0; LIST_MAX],
+        max_sdu: Vec::new(),
     };
-    if let Some(second) = commands.get(1) {
-        let what = format!("a second command: {} …", second[0].text);
-        reader.fault(second[0].at, "", what, "one command (does a line before it lack its \\?)", RULE);
-    }
     reader.faults.extend(about(&comments(text), &mut reader.schedule));
-    reader.command();
-    reader.finish()
+    if reader.place() {
+        reader.options();
+        reader.finish();
+    }
+    if reader.faults.is_empty() {
+        return Ok((reader.schedule, reader.remarks));
+    }
+    if let Some((at, option, value)) = reader.ended.take() {
+        let expected = "nanoseconds: tc ignores this and all that stands behind it, without a word";
+        reader.fault(at, &option, value, expected);
+    }
+    Err(reader.faults)
 }
 
 /// What KTSN says in comments, as YAML with every character where it stood.
@@ -73,330 +65,333 @@ fn comments(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-struct Command<'a> {
-    words: &'a [Word<'a>],
-    next: usize,
-    /// The word taken last: where something is missing.
-    last: Word<'a>,
-    faults: Vec<Fault>,
+pub(super) struct Reader<'a> {
+    words: Vec<Word<'a>>,
+    pub(super) next: usize,
+    /// Where the word taken last stands: where something is missing.
+    pub(super) last: Position,
+    pub(super) faults: Vec<Fault>,
+    remarks: Vec<Remark>,
+    /// The list that ended last, and what its words are: the next word may be meant for it.
+    list: Option<(&'static str, &'static str)>,
+    /// Where tc stopped reading: the option, and the value that is no number.
+    ended: Option<(Position, String, String)>,
     /// Options that were read, with their places.
-    seen: Vec<(&'static str, Position)>,
+    pub(super) seen: Vec<(&'static str, Position)>,
     /// Where each entry's interval stands.
-    entries: Vec<Position>,
-    is_list_whole: bool,
-    cycle_time: Option<Nanos>,
-    is_cycle_time_known: bool,
-    schedule: Schedule,
-    taprio: Taprio,
+    pub(super) entries: Vec<Position>,
+    pub(super) base_time: i64,
+    pub(super) cycle_time: i64,
+    pub(super) extension: i64,
+    pub(super) schedule: Schedule,
+    pub(super) taprio: Taprio,
+    pub(super) map: [u8; LIST_MAX],
+    pub(super) max_sdu: Vec<u32>,
 }
 
-impl<'a> Command<'a> {
-    fn fault(
+impl<'a> Reader<'a> {
+    pub(super) fn fault(
         &mut self,
         at: Position,
         path: &str,
         value: impl std::fmt::Display,
         expected: impl Into<String>,
-        rule: &'static str,
     ) {
-        self.faults.push(Fault::new(at, path, value, expected, rule));
+        self.faults.push(Fault::new(at, path, value, expected, RULE));
     }
 
-    fn take(&mut self) -> Option<Word<'a>> {
-        let word = *self.words.get(self.next)?;
+    pub(super) fn remark(&mut self, at: Position, text: String) {
+        self.remarks.push(Remark { at, text });
+    }
+
+    pub(super) fn take(&mut self) -> Option<Word<'a>> {
+        let word = self.words.get(self.next)?.clone();
         self.next += 1;
-        self.last = word;
+        self.last = word.at;
         Some(word)
     }
 
-    fn peek(&self) -> Option<Word<'a>> {
-        self.words.get(self.next).copied()
+    pub(super) fn peek_text(&self) -> Option<Cow<'a, str>> {
+        self.words.get(self.next).map(|word| word.text.clone())
     }
 
     /// The value of an option, or a fault that it is missing.
-    fn value(&mut self, path: &str, expected: &str) -> Option<Word<'a>> {
+    pub(super) fn value(&mut self, path: &str, expected: &str) -> Option<Word<'a>> {
         let word = self.take();
         if word.is_none() {
-            self.fault(self.last.at, path, "the command's end", expected, RULE);
+            let at = self.last;
+            self.fault(at, path, "the command's end", expected);
         }
         word
     }
 
-    /// `tc qdisc VERB … taprio …`.
-    fn command(&mut self) {
-        if self.peek().is_some_and(|word| word.text == "sudo") {
-            self.take();
-        }
-        for words in [&["tc"][..], &["qdisc"], &["add", "replace", "change"]] {
-            let Some(word) = self.value("", &words.join(", ")) else { return };
-            if !words.contains(&word.text) {
-                let expected =
-                    format!("{} (tc qdisc replace dev DEV parent root taprio …)", words.join(", "));
-                self.fault(word.at, "", word.text, expected, RULE);
-                return;
-            }
-        }
-        while let Some(word) = self.take() {
-            match word.text {
-                "taprio" => {
-                    self.options();
-                    return;
-                }
-                "root" => self.is_first("parent", word.at),
-                "dev" => self.taprio.device = self.named("dev", word.at).or(self.taprio.device.take()),
-                "handle" => self.taprio.handle = self.named("handle", word.at).or(self.taprio.handle.take()),
-                "parent" => {
-                    if let Some(parent) = self.named("parent", word.at) {
-                        self.taprio.parent = parent;
-                    }
-                }
-                _ => self.unknown(word, &PLACES),
-            }
-        }
-        self.fault(self.last.at, "", "the command's end", "taprio", RULE);
+    pub(super) fn is_seen(&self, option: &str) -> bool {
+        self.seen.iter().any(|(seen, _)| *seen == option)
     }
 
-    /// A word that begins no option, with those after it: they are reported together.
-    fn unknown(&mut self, word: Word<'a>, known: &[&str]) {
-        let mut words = word.text.to_owned();
-        while let Some(next) = self.peek().filter(|next| !known.contains(&next.text)) {
-            // What is shown is short; the rest only has to be passed.
-            if words.len() < 100 {
-                words.push(' ');
-                words.push_str(next.text);
-            }
-            self.take();
-        }
-        self.fault(word.at, "", words, format!("one of {}", known.join(", ")), RULE);
-    }
-
-    /// Notes the option; a repeated one is a fault.
-    fn is_first(&mut self, option: &'static str, at: Position) {
-        if self.seen.iter().any(|(seen, _)| *seen == option) {
-            self.fault(at, option, "the option again", "each option once", RULE);
-        }
-        self.seen.push((option, at));
-    }
-
-    /// An option whose value is a name.
-    fn named(&mut self, option: &'static str, at: Position) -> Option<String> {
-        self.is_first(option, at);
-        let word = self.value(option, WORD_EXPECTED)?;
-        if !is_word(word.text) {
-            self.fault(word.at, option, word.text, WORD_EXPECTED, RULE);
-            return None;
-        }
-        Some(word.text.to_owned())
+    pub(super) fn place_of(&self, option: &str) -> Position {
+        let seen = self.seen.iter().rev().find(|(seen, _)| *seen == option);
+        seen.map_or(self.last, |(_, at)| *at)
     }
 
     fn options(&mut self) {
         while let Some(word) = self.take() {
             let Some(option) = OPTIONS.into_iter().find(|option| *option == word.text) else {
-                self.unknown(word, &OPTIONS);
+                self.unknown(&word);
                 continue;
             };
-            if option == "sched-entry" {
-                self.entry();
-                continue;
-            }
-            self.is_first(option, word.at);
+            self.list = None;
             match option {
-                "map" => self.map(),
-                "queues" => self.queues(),
-                "max-sdu" => self.max_sdu(),
-                "fp" => self.fp(),
-                "clockid" => self.clock(),
-                "num_tc" => self.taprio.num_tc = self.number(option, &NUM_TC),
-                "flags" => self.taprio.flags = self.number(option, &FLAGS),
-                "txtime-delay" => self.taprio.txtime_delay = self.number(option, &TXTIME_DELAY),
-                "base-time" => {
-                    let base_time = self.number(option, &BASE_TIME).map(Tai::from_nanos);
-                    self.schedule.admin.base_time = base_time.unwrap_or_default();
+                "sched-entry" => self.entry(),
+                "clockid" => {
+                    self.first(option, word.at);
+                    self.taprio.clock = self.checked(option, Clock::EXPECTED, Clock::read);
                 }
-                "cycle-time" => {
-                    self.cycle_time = self.number(option, &SPAN).map(Nanos::new);
-                    self.is_cycle_time_known = self.cycle_time.is_some();
+                "flags" | "txtime-delay" | "cycle-time" | "cycle-time-extension" => {
+                    if self.once(option, word.at) {
+                        return;
+                    }
+                }
+                "base-time" => {
+                    self.again(option, word.at);
+                    let Some(value) = self.value(option, "nanoseconds") else { return };
+                    match signed(&value.text) {
+                        Some(time) => self.base_time = time,
+                        None => return self.ends_here(option, &value),
+                    }
                 }
                 _ => {
-                    let extension = self.number(option, &SPAN).map(Nanos::new);
-                    self.schedule.admin.cycle_time_extension = extension.unwrap_or_default();
+                    self.again(option, word.at);
+                    self.list(option);
                 }
             }
         }
     }
 
-    fn number<T: TryFrom<i128>>(&mut self, path: &str, number: &Number) -> Option<T> {
-        let word = self.value(path, number.expected)?;
-        let value = number.read(word.text).ok().flatten();
-        if value.is_none() {
-            self.fault(word.at, path, word.text, number.expected, RULE);
+    /// Options of which tc refuses a second one behind one that is not 0. True where tc reads no further.
+    fn once(&mut self, option: &'static str, at: Position) -> bool {
+        let before = match option {
+            "flags" => self.taprio.flags.unwrap_or(0) != 0,
+            "txtime-delay" => self.taprio.txtime_delay.unwrap_or(0) != 0,
+            "cycle-time" => self.cycle_time != 0,
+            _ => self.extension != 0,
+        };
+        if before {
+            self.fault(at, option, "the option again", "each option once");
         }
-        value
+        self.seen.push((option, at));
+        let number = |text: &str| unsigned(text, 0, U32).map(|value| value as u32);
+        match option {
+            "flags" => {
+                const EXPECTED: &str = "0x0, 0x1 (txtime-assist) or 0x2 (full offload)";
+                let flags = |text: &str| number(text).filter(|flags| *flags <= 2);
+                self.taprio.flags = self.checked(option, EXPECTED, flags);
+            }
+            "txtime-delay" => {
+                // tc does not hand a 0 on.
+                let delay = self.checked(option, "nanoseconds, 0 to 4294967295", number);
+                self.taprio.txtime_delay = delay.filter(|delay| *delay != 0);
+            }
+            _ => {
+                let Some(value) = self.value(option, "nanoseconds") else { return true };
+                let Some(span) = signed(&value.text) else {
+                    self.ends_here(option, &value);
+                    return true;
+                };
+                *(if option == "cycle-time" { &mut self.cycle_time } else { &mut self.extension }) = span;
+            }
+        }
+        false
     }
 
-    /// The words up to the next one that begins with a letter: how tc finds the end of a list.
-    fn list(&mut self) -> Vec<Word<'a>> {
-        let mut list = Vec::new();
-        while let Some(word) = self.peek() {
-            if !word.text.starts_with(|c: char| c.is_ascii_digit() || c == '-') || list.len() == TC_MAX {
-                break;
+    /// Of an option that stands again the last counts.
+    fn again(&mut self, option: &'static str, at: Position) {
+        if self.is_seen(option) {
+            self.remark(at, format!("{option} stands twice: tc takes the last"));
+        }
+        self.seen.push((option, at));
+    }
+
+    /// tc's parser ends at a time that is no number, says nothing, and goes on with what it has.
+    fn ends_here(&mut self, option: &str, value: &Word<'_>) {
+        let left = self.words.len() - self.next;
+        let rest = if left > 0 { format!(", and the {left} words behind it") } else { String::new() };
+        self.remark(
+            value.at,
+            format!(
+                "{option} {} is no number of nanoseconds: tc ignores it{rest} without a word",
+                crate::fault::shown(&value.text)
+            ),
+        );
+        self.ended = Some((value.at, option.to_owned(), value.text.to_string()));
+        self.next = self.words.len();
+    }
+
+    /// A word that begins no option, with those behind it: they are reported together.
+    fn unknown(&mut self, word: &Word<'_>) {
+        let mut words = word.text.to_string();
+        while let Some(next) = self.peek_text().filter(|next| !OPTIONS.contains(&next.as_ref())) {
+            // What is shown is short; the rest only has to be passed.
+            if words.len() < 100 {
+                words.push(' ');
+                words.push_str(&next);
             }
-            list.push(word);
             self.take();
         }
-        list
+        let options = format!("one of {}", OPTIONS.join(", "));
+        match self.list.take() {
+            Some((option, expected)) => {
+                self.fault(word.at, option, words, format!("{expected}, or {options}"));
+            }
+            None => self.fault(word.at, "", words, options),
+        }
     }
 
-    /// An option's list, each word as `read` understands it, or a fault.
-    fn each<T>(
-        &mut self,
-        option: &str,
-        expected: &'static str,
-        read: impl Fn(&str) -> Option<T>,
-    ) -> Vec<(Word<'a>, Option<T>)> {
-        let words = self.list();
-        let mut values = Vec::with_capacity(words.len());
-        for (index, word) in words.into_iter().enumerate() {
-            let value = read(word.text);
-            if value.is_none() {
-                self.fault(word.at, &format!("{option}[{index}]"), word.text, expected, RULE);
-            }
-            values.push((word, value));
+    /// The words of a list: up to the first that `read` does not understand, or sixteen.
+    fn words_of<T>(&mut self, read: impl Fn(&str) -> Option<T>) -> Vec<T> {
+        let mut values = Vec::new();
+        while let Some(value) =
+            self.peek_text().filter(|_| values.len() < LIST_MAX).and_then(|word| read(&word))
+        {
+            self.take();
+            values.push(value);
         }
         values
     }
 
-    /// A fault where a list is empty.
-    fn is_there<T>(&mut self, option: &str, list: &[T], expected: &str) {
-        if list.is_empty() {
-            self.fault(self.last.at, option, "nothing", expected, RULE);
-        }
-    }
-
-    fn map(&mut self) {
-        let list = self.each("map", CLASS.expected, |text| CLASS.read::<u8>(text).ok().flatten());
-        self.is_there("map", &list, "up to 16 traffic classes");
-        let mut classes = [0; 16];
-        for (class, (_, value)) in classes.iter_mut().zip(list) {
-            *class = value.unwrap_or_default();
-        }
-        self.schedule.priority_map = PriorityMap::new(classes).ok();
-    }
-
-    fn queues(&mut self) {
-        let list = self.each("queues", QUEUES_EXPECTED, queue_range);
-        self.is_there("queues", &list, QUEUES_EXPECTED);
-        self.taprio.queues.extend(list.into_iter().map(|(_, range)| range.unwrap_or((1, 0))));
-    }
-
-    fn max_sdu(&mut self) {
-        let list = self.each("max-sdu", SDU.expected, |text| SDU.read::<u32>(text).ok().flatten());
-        self.is_there("max-sdu", &list, SDU.expected);
-        for (index, (word, octets)) in list.into_iter().enumerate() {
-            let octets = octets.filter(|octets| *octets > 0);
-            match (self.schedule.queue_max_sdu.get_mut(index), octets) {
-                (Some(limit), _) => *limit = octets,
-                // tc has room for sixteen classes; 802.1Q has eight.
-                (None, None) => {}
-                (None, Some(_)) => {
-                    let path = format!("max-sdu[{index}]");
-                    self.fault(word.at, &path, word.text, "0 for a class above 7", "802.1Q-2022 8.6.6");
+    fn list(&mut self, option: &'static str) {
+        match option {
+            "num_tc" => {
+                const EXPECTED: &str = "1 to 8 traffic classes (802.1Q has eight)";
+                let number = |text: &str| unsigned(text, 10, 8).map(|count| count as u8);
+                let count = self.checked(option, EXPECTED, number);
+                // tc does not hand a 0 on.
+                self.taprio.num_tc = count.filter(|count| *count != 0);
+            }
+            "map" => {
+                let classes = self.words_of(|text| unsigned(text, 10, 255).map(|class| class as u8));
+                self.map = [0; LIST_MAX];
+                self.map[..classes.len()].copy_from_slice(&classes);
+            }
+            "queues" => {
+                let ranges = self.words_of(queue_range);
+                for (index, range) in ranges.into_iter().enumerate() {
+                    match self.taprio.queues.get_mut(index) {
+                        Some(place) => *place = range,
+                        None => self.taprio.queues.push(range),
+                    }
                 }
             }
-        }
-    }
-
-    fn fp(&mut self) {
-        let faults_count = self.faults.len();
-        while let Some(word) = self.peek().filter(|word| !OPTIONS.contains(&word.text)) {
-            match word.text {
-                "E" | "P" => self.taprio.is_preemptible.push(word.text == "P"),
-                other => self.fault(word.at, "fp", other, "E or P, one a class", RULE),
+            "max-sdu" => {
+                let octets = self.words_of(|text| unsigned(text, 10, U32).map(|octets| octets as u32));
+                let count = self.max_sdu.len() + octets.len();
+                self.max_sdu.splice(..octets.len().min(self.max_sdu.len()), octets);
+                self.max_sdu.resize(count, 0);
             }
-            self.take();
-        }
-        if self.taprio.is_preemptible.is_empty() && self.faults.len() == faults_count {
-            self.fault(self.last.at, "fp", "nothing", "E or P, one a class", RULE);
-        }
-    }
-
-    fn clock(&mut self) {
-        self.taprio.is_clock_named = true;
-        if let Some(word) = self.value("clockid", CLOCK_EXPECTED) {
-            let name = word.text.to_ascii_uppercase();
-            if name.strip_prefix("CLOCK_").unwrap_or(&name) != "TAI" {
-                self.fault(word.at, "clockid", word.text, CLOCK_EXPECTED, CLOCK_RULE);
+            _ => {
+                let marks = self.words_of(|text| match text {
+                    "E" => Some(false),
+                    "P" => Some(true),
+                    _ => None,
+                });
+                // tc counts the classes of both lists, and Linux refuses those without a mark.
+                if !self.taprio.is_preemptible.is_empty() && !marks.is_empty() {
+                    let at = self.last;
+                    self.fault(at, option, "the option again", "each option once");
+                }
+                self.taprio.is_preemptible.extend(marks);
             }
         }
+        self.list = match option {
+            "map" => Some((option, "a traffic class, sixteen at most")),
+            "queues" => Some((option, QUEUES_EXPECTED)),
+            "max-sdu" => Some((option, "octets, 0 to 4294967295 (0: no limit), of sixteen classes at most")),
+            "fp" => Some((option, "E or P, of sixteen classes at most")),
+            _ => None,
+        };
+        // The lists of tc have sixteen places; what stands again is counted beyond them.
+        let lengths = [self.max_sdu.len(), self.taprio.is_preemptible.len()];
+        if lengths.iter().any(|length| *length > LIST_MAX) {
+            let at = self.last;
+            self.fault(at, option, "more than 16 classes", "at most 16 in all");
+            self.max_sdu.truncate(LIST_MAX);
+            self.taprio.is_preemptible.truncate(LIST_MAX);
+        }
     }
 
-    /// `sched-entry S MASK INTERVAL`.
+    /// `sched-entry COMMAND MASK INTERVAL`.
     fn entry(&mut self) {
         let at = self.entries.len();
         let path = |leaf: &str| format!("sched-entry[{at}].{leaf}");
-        const COMMAND: &str = "S (SetGateStates), the only command that tc knows";
-        if let Some(word) = self.value(&path("command"), COMMAND)
-            && word.text != "S"
-        {
-            self.fault(word.at, &path("command"), word.text, COMMAND, RULE);
+        let operation = self.checked(&path("command"), "S, H (hold) or R (release)", operation);
+        let mask =
+            self.checked(&path("gate-mask"), "a gate mask in hexadecimal", |text| unsigned(text, 16, U32));
+        let beyond = mask.is_some_and(|mask| mask > 0xff).then_some(self.last);
+        let interval =
+            self.checked(&path("interval"), "nanoseconds, at most 4294967295", |text| unsigned(text, 0, U32));
+        if let Some(at) = beyond {
+            self.remark(
+                at,
+                format!(
+                    "the gate mask {:x} has bits above class 7: they open nothing",
+                    mask.unwrap_or_default()
+                ),
+            );
         }
-        let states = self.number(&path("gate-mask"), &MASK);
-        let interval = self.number(&path("interval"), &INTERVAL);
-        self.entries.push(self.last.at);
-        self.is_list_whole &= interval.is_some();
+        self.entries.push(self.last);
+        if interval == Some(0) {
+            let (at, path) = (self.last, path("interval"));
+            self.fault(at, &path, "0", "more than 0 ns: no link is so fast that a frame takes no time");
+        }
         self.schedule.admin.control_list.push(GateControlEntry {
-            operation: GateOperation::SetGateStates,
-            states: GateStates::from_bits(states.unwrap_or_default()),
-            interval: Nanos::new(interval.unwrap_or(1)),
+            operation: operation.unwrap_or_default(),
+            states: GateStates::from_bits(mask.unwrap_or_default() as u8),
+            interval: Nanos::new(interval.unwrap_or(1) as i64),
         });
-    }
-
-    fn place(&self, option: &str) -> Position {
-        let seen = self.seen.iter().find(|(seen, _)| *seen == option);
-        seen.map_or_else(|| self.words[0].at, |(_, at)| *at)
     }
 
     /// The rules about the command as a whole.
-    fn finish(mut self) -> Result<Schedule, Vec<Fault>> {
-        if self.entries.is_empty() && self.faults.is_empty() {
-            self.fault(self.last.at, "sched-entry", "nothing", "at least one entry", RULE);
+    fn finish(&mut self) {
+        rules::check(self);
+        if !self.faults.is_empty() {
+            return;
         }
         let admin = &mut self.schedule.admin;
         admin.gate_enabled = true;
-        // tc takes 0 for "as long as the list".
-        let given = self.cycle_time.filter(|cycle| *cycle != Nanos::ZERO);
-        let cycle_time = given.or_else(|| sum(admin).filter(|_| self.is_list_whole));
-        admin.cycle_time = cycle_time.unwrap_or_default();
-        let is_known = self.is_cycle_time_known && cycle_time.is_some();
-        let admin: &AdminPort = &self.schedule.admin;
-        let faults = admin_faults(admin, is_known, self.is_list_whole, |fault| match fault.entry_index {
-            Some(index) => (self.entries[index], format!("sched-entry[{index}].interval")),
-            None => {
-                let option = fault.leaf.trim_start_matches("admin-");
-                let option = if option == "control-list" { "sched-entry" } else { option };
-                let is_list = option == "sched-entry" || given.is_none() && option == "cycle-time";
-                let first = self.entries.first().copied().filter(|_| is_list);
-                (first.unwrap_or_else(|| self.place(option)), option.to_owned())
-            }
-        });
-        self.faults.extend(faults);
-        let is_seen = |option: &str| self.seen.iter().any(|(seen, _)| *seen == option);
-        // For tc an option `map` that is not there is one of zeros: all priorities have class 0.
-        if self.taprio.num_tc.is_some() && !is_seen("map") {
-            self.schedule.priority_map = PriorityMap::new([0; 16]).ok();
+        let sum: i64 = admin.control_list.iter().map(|entry| entry.interval.get()).sum();
+        let cycle = if self.cycle_time == 0 { sum } else { self.cycle_time };
+        admin.cycle_time = Nanos::new(cycle);
+        // Only its place in the cycle counts of a time before 1970.
+        let base = if self.base_time < 0 { self.base_time.rem_euclid(cycle) } else { self.base_time };
+        admin.base_time = Tai::from_nanos(base.unsigned_abs());
+        // Linux takes any, and extends no cycle by less than nothing.
+        admin.cycle_time_extension = Nanos::new(self.extension.max(0));
+        if self.taprio.num_tc.is_some() {
+            self.schedule.priority_map = PriorityMap::new(self.map).ok();
         }
-        let known = Known {
-            num_tc: self.taprio.num_tc.is_some() || !is_seen("num_tc"),
-            flags: self.taprio.flags.is_some() || !is_seen("flags"),
-        };
-        for (leaf, value, expected) in contradictions(&self.taprio, known) {
-            let option = if leaf == "num-tc" { "num_tc" } else { leaf };
-            self.fault(self.place(option), option, value, expected, RULE);
+        for (limit, octets) in self.schedule.queue_max_sdu.iter_mut().zip(&self.max_sdu) {
+            *limit = Some(*octets).filter(|octets| *octets > 0);
         }
-        for (option, value, expected) in super::write::beyond_num_tc(&self.schedule, self.taprio.num_tc) {
-            self.fault(self.place(option), option, value, expected, RULE);
+        self.schedule.taprio = Some(self.taprio.clone());
+        let octets = message_octets(&self.schedule, self.max_sdu.len(), self.cycle_time != 0);
+        if let Some(fault) = octets.err() {
+            self.faults.push(Fault { at: self.entries.first().copied().unwrap_or(self.last), ..fault });
         }
-        self.schedule.taprio = Some(self.taprio);
-        if self.faults.is_empty() { Ok(self.schedule) } else { Err(self.faults) }
     }
+}
+
+pub(super) fn operation(text: &str) -> Option<GateOperation> {
+    match text {
+        "S" => Some(GateOperation::SetGateStates),
+        "H" => Some(GateOperation::SetAndHoldMac),
+        "R" => Some(GateOperation::SetAndReleaseMac),
+        _ => None,
+    }
+}
+
+/// `COUNT@OFFSET`, as tc cuts it: what stands behind a second `@` is not looked at.
+fn queue_range(text: &str) -> Option<(u16, u16)> {
+    let mut parts = text.split('@').filter(|part| !part.is_empty());
+    let mut number = || unsigned(parts.next()?, 10, u64::from(u16::MAX)).map(|number| number as u16);
+    Some((number()?, number()?))
 }

@@ -5,10 +5,13 @@ use std::fmt::Write as _;
 
 use ktsn_model::{GateOperation, GateStates, Priority, TrafficClass};
 
-use super::{CLOCK, COMMENT, Known, RULE, WORD_EXPECTED, contradictions, is_word};
+use super::{
+    COMMENT, CYCLE_NANOS_MAX, DEVICE_EXPECTED, HANDLE_EXPECTED, PARENT_EXPECTED, RULE, is_device,
+    message_octets, normal_handle, refusals,
+};
 use crate::fault::{Fault, Position};
-use crate::read::admin_faults;
 use crate::schedule::{Schedule, Taprio};
+use crate::units::show_span;
 use crate::write::about_lines;
 
 /// Writes the command, one option a line.
@@ -27,6 +30,9 @@ pub(crate) fn write(schedule: &Schedule) -> Result<String, Vec<Fault>> {
     put(&mut text, format_args!(" parent {}", taprio.parent));
     if let Some(handle) = &taprio.handle {
         put(&mut text, format_args!(" handle {handle}"));
+    }
+    if let Some(stab) = &taprio.stab {
+        put(&mut text, format_args!(" stab {stab}"));
     }
     text.push_str(" taprio");
     for option in options(schedule, taprio) {
@@ -48,7 +54,7 @@ fn options(schedule: &Schedule, taprio: &Taprio) -> Vec<String> {
     if let Some(num_tc) = taprio.num_tc {
         options.push(format!("num_tc {num_tc}"));
     }
-    if taprio.num_tc.is_some() || schedule.priority_map.is_some() {
+    if taprio.num_tc.is_some() {
         let map = schedule.priority_map.unwrap_or_default();
         let classes = (0..16).map(|priority| map.class(Priority::capped(priority)).get());
         options.push(format!("map {}", joined(classes)));
@@ -59,9 +65,12 @@ fn options(schedule: &Schedule, taprio: &Taprio) -> Vec<String> {
     }
     options.push(format!("base-time {}", admin.base_time.as_nanos()));
     for entry in &admin.control_list {
-        options.push(format!("sched-entry S {:02x} {}", entry.states.bits(), entry.interval.get()));
+        let command = command(entry.operation);
+        options.push(format!("sched-entry {command} {:02x} {}", entry.states.bits(), entry.interval.get()));
     }
-    options.push(format!("cycle-time {}", admin.cycle_time.get()));
+    if writes_cycle(schedule) {
+        options.push(format!("cycle-time {}", admin.cycle_time.get()));
+    }
     if admin.cycle_time_extension.get() != 0 {
         options.push(format!("cycle-time-extension {}", admin.cycle_time_extension.get()));
     }
@@ -81,8 +90,8 @@ fn options(schedule: &Schedule, taprio: &Taprio) -> Vec<String> {
     if let Some(delay) = taprio.txtime_delay {
         options.push(format!("txtime-delay {delay}"));
     }
-    if taprio.is_clock_named {
-        options.push(format!("clockid {CLOCK}"));
+    if let Some(clock) = taprio.clock {
+        options.push(format!("clockid {}", clock.word()));
     }
     options
 }
@@ -91,11 +100,30 @@ fn joined<T: ToString>(items: impl Iterator<Item = T>) -> String {
     items.map(|item| item.to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// Everything that a command cannot say.
+const fn command(operation: GateOperation) -> &'static str {
+    match operation {
+        GateOperation::SetGateStates => "S",
+        GateOperation::SetAndHoldMac => "H",
+        GateOperation::SetAndReleaseMac => "R",
+    }
+}
+
+fn limits_count(schedule: &Schedule) -> usize {
+    schedule.queue_max_sdu.iter().rposition(Option::is_some).map_or(0, |last| last + 1)
+}
+
+/// The cycle stands in the command, unless it is the sum of the intervals and tc has no room for it.
+fn writes_cycle(schedule: &Schedule) -> bool {
+    let sum: i128 = schedule.admin.control_list.iter().map(|entry| i128::from(entry.interval.get())).sum();
+    sum != i128::from(schedule.admin.cycle_time.get())
+        || message_octets(schedule, limits_count(schedule), true).is_ok()
+}
+
+/// Everything that a command cannot say, or that tc and Linux refuse.
 fn inexpressible(schedule: &Schedule, taprio: &Taprio) -> Vec<Fault> {
     let admin = &schedule.admin;
     let nowhere = Position::NOWHERE;
-    let mut faults = admin_faults(admin, true, true, |fault| (nowhere, fault.leaf.to_owned()));
+    let mut faults = Vec::new();
     let mut fault = |path: &str, value: String, expected: &str| {
         faults.push(Fault::new(nowhere, path, value, expected, RULE));
     };
@@ -114,32 +142,44 @@ fn inexpressible(schedule: &Schedule, taprio: &Taprio) -> Vec<Fault> {
         fault("admin-control-list", "an empty list".into(), "at least one entry");
     }
     for (index, entry) in admin.control_list.iter().enumerate() {
-        if entry.operation != GateOperation::SetGateStates {
-            let path = format!("admin-control-list[{index}].operation-name");
-            fault(&path, entry.operation.word().into(), "set-gate-states: tc knows no other command");
-        }
-        if entry.interval.get() > i64::from(u32::MAX) {
+        if !(1..=CYCLE_NANOS_MAX).contains(&entry.interval.get()) {
             let path = format!("admin-control-list[{index}].time-interval-value");
             fault(
                 &path,
-                format!("{} ns", entry.interval.get()),
-                "at most 4294967295 ns: tc has 32 bits for it",
+                show_span(entry.interval.get()),
+                "more than 0 ns, at most 2147483647 ns: Linux takes no longer cycle",
             );
         }
     }
+    if !(1..=CYCLE_NANOS_MAX).contains(&admin.cycle_time.get()) {
+        let expected = "at most 2147483647 ns: Linux takes no longer cycle";
+        fault("admin-cycle-time", show_span(admin.cycle_time.get()), expected);
+    }
+    if i64::try_from(admin.base_time.as_nanos()).is_err() {
+        fault("admin-base-time", admin.base_time.as_nanos().to_string(), "at most 2^63 - 1 ns");
+    }
     match &taprio.device {
         None => fault("taprio.device", "nothing".into(), "the device of the command"),
-        Some(device) if !is_word(device) => fault("taprio.device", device.clone(), WORD_EXPECTED),
+        Some(device) if !is_device(device) => fault("taprio.device", device.clone(), DEVICE_EXPECTED),
         Some(_) => {}
     }
-    for (leaf, word) in [("parent", Some(&taprio.parent)), ("handle", taprio.handle.as_ref())] {
-        if let Some(word) = word.filter(|word| !is_word(word)) {
-            fault(&format!("taprio.{leaf}"), word.clone(), WORD_EXPECTED);
-        }
+    if taprio.parent != "root" {
+        fault("taprio.parent", taprio.parent.clone(), PARENT_EXPECTED);
     }
-    for (leaf, value, expected) in contradictions(taprio, Known { num_tc: true, flags: true }) {
+    if let Some(handle) = taprio.handle.as_ref().filter(|handle| normal_handle(handle).flatten().is_none()) {
+        fault("taprio.handle", handle.clone(), HANDLE_EXPECTED);
+    }
+    if taprio.num_tc.is_none() && schedule.priority_map.is_some() {
+        fault("taprio.num-tc", "nothing".to_owned(), "the number of classes: tc ignores a map without it");
+    }
+    for (leaf, value, expected) in refusals(taprio) {
         fault(&format!("taprio.{leaf}"), value, &expected);
     }
+    let room = message_octets(schedule, limits_count(schedule), writes_cycle(schedule));
+    faults.extend(room.err().map(|fault| Fault { path: "admin-control-list".to_owned(), ..fault }));
+    let mut fault = |path: &str, value: String, expected: &str| {
+        faults.push(Fault::new(nowhere, path, value, expected, RULE));
+    };
     for (option, value, expected) in beyond_num_tc(schedule, taprio.num_tc) {
         let leaf = if option == "map" { "priority-map" } else { "queue-max-sdu-table" };
         fault(leaf, value, &expected);
@@ -148,7 +188,7 @@ fn inexpressible(schedule: &Schedule, taprio: &Taprio) -> Vec<Fault> {
 }
 
 /// Classes that the command speaks of and does not have: (option, value, what was expected).
-pub(super) fn beyond_num_tc(schedule: &Schedule, num_tc: Option<u8>) -> Vec<(&'static str, String, String)> {
+fn beyond_num_tc(schedule: &Schedule, num_tc: Option<u8>) -> Vec<(&'static str, String, String)> {
     let Some(num_tc) = num_tc else { return Vec::new() };
     let expected = format!("classes below num_tc {num_tc}");
     let mut found = Vec::new();

@@ -23,7 +23,8 @@ LIBRARIES = f"usr/lib/{MACHINE}-linux-gnu"
 FILTER = ("xtables-nft-multi", "xtables-legacy-multi", "nft")
 LINKS = {"iptables-save": "xtables-nft-multi", "ip6tables-save": "xtables-nft-multi",
          "iptables-nft": "xtables-nft-multi", "ip6tables-nft": "xtables-nft-multi",
-         "iptables-legacy": "xtables-legacy-multi", "ip6tables-legacy": "xtables-legacy-multi"}
+         "iptables-legacy": "xtables-legacy-multi", "ip6tables-legacy": "xtables-legacy-multi",
+         "iptables-legacy-save": "xtables-legacy-multi", "ip6tables-legacy-save": "xtables-legacy-multi"}
 PAUSE = 'FROM scratch\nCOPY busybox /bin/\nENTRYPOINT ["/bin/busybox", "sleep", "2147483647"]\n'
 # Programs that ask for transmit times and know nothing of KTSN, as other people's images hold them.
 KINDS = {"musl": "FROM scratch\nCOPY lib/ /lib/\nCOPY talker /\nUSER 65532:65532\nENTRYPOINT [\"/talker\"]\n",
@@ -47,10 +48,14 @@ class Context:
         shutil.copy2(source, to)
 
     def packed(self, source, place):
-        """A program that is not started here: the agent unpacks it on the node. The same program, the same octets."""
+        """What is not used here: the agent unpacks it on the node, without what only a debugger reads. The same file, the same octets."""
         if not source.exists():
             raise build.Missing(f"{source}: not built; `make build`")
-        (self.directory / place).write_bytes(gzip.compress(source.read_bytes(), 9, mtime=0))
+        path = self.directory / place
+        self.file(source, place)
+        subprocess.run(["strip", "--strip-unneeded", "--remove-section=.comment", str(path)], check=True)
+        path.write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
+        path.chmod(0o644)
 
     def program(self, source, place, own=True):
         """A program and the libraries it is linked with; ours without what only a debugger reads."""
@@ -73,8 +78,8 @@ def node(context, programs):
         context.program(programs / name, f"bin/{name}")
     # The agent under another name (k8s/cmd/ktsn-node-agent).
     context.link("bin/ktsn-respawn", "ktsn-node-agent")
-    context.file(programs / "libktsn.so", "install/libktsn.so")
-    context.packed(programs / "tsn-cni", "install/tsn-cni.gz")
+    for name in ("libktsn.so", "tsn-cni"):
+        context.packed(programs / name, f"install/{name}.gz")
     for name in FILTER:
         found = pathlib.Path(shutil.which(name, path="/usr/sbin:/sbin:/usr/bin") or f"/usr/sbin/{name}")
         context.program(found, f"filter/usr/sbin/{name}", own=False)

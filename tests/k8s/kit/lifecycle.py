@@ -105,7 +105,7 @@ class Lifecycle:
         answer = self.rt_answer(node.name, "now")
         expect("error" not in answer and answer["measured_ns"] >= 2_900_000_000 and 0 < answer["p99_9_ns"] <= answer["max_ns"], f"{answer}")
         services = {service["service"]: service["verdict"] for service in answer["services"]}
-        # A run of seconds never says that a node is fit; the words are those of `ktsn rt run`.
+        # A run of seconds never says that a node is fit; the words are those of `ktsn doctor --wake-ups`.
         expect(len(services) == 8 and set(services.values()) <= {"PASS", "TIGHT", "FAIL"}, f"{answer}")
         print(f"       {answer}", flush=True)
         answer = self.rt_answer(node.name, "later")

@@ -69,7 +69,7 @@ impl Crowd {
             let text = String::from_utf8(output.stdout).expect("text");
             text.lines().filter(|line| line.contains(": crowd")).count() == count
         };
-        eventually("all pods' links are up", SETTLED_MAX, || settled().then_some(()));
+        eventually("all pods' links are up", SETTLED_MAX, settled);
         crowd
     }
 

@@ -273,7 +273,7 @@ impl Daemon {
     pub fn until_logged(&mut self, text: &str) {
         eventually(text, Duration::from_secs(30), || {
             assert!(self.has_ended().is_none(), "ktsnd ended: {}", self.log());
-            self.log().contains(text).then_some(())
+            self.log().contains(text)
         });
     }
 

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every frame of `packet_talker` (and `faults_talker`) that arrives at a device, octet by octet, with the kernel's receive stamp.
+//! Every frame of `packet_talker` (and `faults_talker`, `octets_talker`) that arrives at a device, octet by octet, with the kernel's receive stamp.
 //!
 //! In: a namespace and a device. Out: [`Arrived`] frames in the order of arrival, their tag put back where the kernel
 //! has taken it out. It only hears. Frames without the talker's mark are left out.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::bed::within;
 use super::ear::Ear;
 use super::sys;
 use super::tap::on_clock;
 use crate::hook;
+use ktsn_eventually::try_eventually;
 
-/// The two programs' payloads begin alike: mark, a number of the program's choice, number, TxTime.
-const MARKS: [&[u8; 4]; 2] = [b"KTSP", b"KTSF"];
+/// The programs' payloads begin alike: mark, a number of the program's choice, number, TxTime (0 of `octets_talker`).
+const MARKS: [&[u8; 4]; 3] = [b"KTSP", b"KTSF", b"KTSO"];
 const CLOCK_MONOTONIC: u32 = 1;
 /// Octets of the talker's payload.
 pub const PAYLOAD_OCTETS: usize = 64;
@@ -41,7 +42,7 @@ pub enum Kind {
 pub struct Arrived {
     /// All octets.
     pub frame: Vec<u8>,
-    /// [`Kind`], or the sender's number of `faults_talker`.
+    /// [`Kind`], the sender's number of `faults_talker`, or the case of `octets_talker`.
     pub kind: u32,
     /// Its number.
     pub number: u64,
@@ -110,10 +111,8 @@ impl Frames {
     /// Waits until `count` frames are there, at most `limit`, and a little longer for one too many; what is there then.
     #[must_use]
     pub fn wait(&self, count: usize, limit: Duration) -> Vec<Arrived> {
-        let start = Instant::now();
-        while self.arrived().len() < count && start.elapsed() < limit {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        try_eventually(limit, || self.arrived().len() >= count);
+        // Nothing tells that no frame is on its way.
         std::thread::sleep(Duration::from_millis(20));
         self.arrived()
     }

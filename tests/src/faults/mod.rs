@@ -12,6 +12,7 @@ pub(crate) mod ear;
 pub mod frames;
 pub mod raw;
 pub mod second;
+pub mod stamped;
 pub mod talker;
 pub mod tap;
 
@@ -20,21 +21,22 @@ pub(crate) mod sys;
 
 pub use bed::Bed;
 pub use daemon::{Attachment, Daemon};
-pub use tap::Tap;
+pub use ktsn_eventually::{eventually, try_eventually};
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Asks every few milliseconds until `done` answers with something, at most `limit`.
+/// How long a number does not change that stands still.
+const STILL: Duration = Duration::from_millis(200);
+
+/// Waits until what `count` gives stays as it is for 200 ms; that value.
 ///
 /// # Panics
-/// When that takes longer; `what` says what was waited for.
-pub fn eventually<T>(what: &str, limit: Duration, mut done: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = done() {
-            return answer;
-        }
-        assert!(start.elapsed() < limit, "{what}: not within {limit:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+/// When it goes on changing for `limit`.
+pub fn stands_still<T: PartialEq>(what: &str, limit: Duration, count: impl Fn() -> T) -> T {
+    eventually(what, limit, || {
+        let before = count();
+        std::thread::sleep(STILL);
+        Some(count()).filter(|after| *after == before)
+    })
 }
+pub use tap::Tap;

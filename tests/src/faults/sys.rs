@@ -85,8 +85,23 @@ fn with_tag(frame: &mut [u8; FRAME_OCTETS_MAX], count: usize, auxdata: &libc::tp
 
 /// One frame: its octets in `frame` (their count) and the kernel's stamp, nanoseconds of CLOCK_REALTIME.
 pub(crate) fn receive(fd: &OwnedFd, frame: &mut [u8; FRAME_OCTETS_MAX]) -> io::Result<(usize, i64)> {
+    let (count, stamp, auxdata) = receive_stamped(fd, frame)?;
+    Ok((auxdata.map_or(count, |auxdata| with_tag(frame, count, &auxdata)), stamp))
+}
+
+/// From now on the kernel stamps what the socket receives, and keeps much of it.
+pub(crate) fn stamp(fd: &OwnedFd) -> io::Result<()> {
+    set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 256 << 20)?;
+    set(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
+}
+
+/// A message: its octets in `octets` (their count), the kernel's stamp, and what it says about a frame.
+pub(crate) fn receive_stamped(
+    fd: &OwnedFd,
+    octets: &mut [u8],
+) -> io::Result<(usize, i64, Option<libc::tpacket_auxdata>)> {
     let mut control = [0u64; 16];
-    let mut iov = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
+    let mut iov = libc::iovec { iov_base: octets.as_mut_ptr().cast(), iov_len: octets.len() };
     // SAFETY: all zeros is a valid msghdr.
     let mut message: libc::msghdr = unsafe { zeroed() };
     message.msg_iov = &raw mut iov;
@@ -112,6 +127,5 @@ pub(crate) fn receive(fd: &OwnedFd, frame: &mut [u8; FRAME_OCTETS_MAX]) -> io::R
         }
         (stamp, auxdata)
     };
-    let count = auxdata.map_or(count, |auxdata| with_tag(frame, count, &auxdata));
-    Ok((count, stamp.ok_or_else(|| io::Error::other("a frame without stamp"))?))
+    Ok((count, stamp.ok_or_else(|| io::Error::other("a frame without stamp"))?, auxdata))
 }

@@ -5,11 +5,12 @@
 //! of `faults_talker` only: other frames are left out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::bed::within;
 use super::ear::Ear;
 use super::sys;
+use ktsn_eventually::try_eventually;
 
 const CLOCK_MONOTONIC: u32 = 1;
 const VXLAN_PORT: u16 = 8472;
@@ -75,14 +76,8 @@ impl Tap {
     /// Waits until `count` datagrams of `sender` are there, at most `limit`; what is there then.
     #[must_use]
     pub fn wait(&self, sender: u32, count: usize, limit: Duration) -> Vec<Arrival> {
-        let start = Instant::now();
-        loop {
-            let arrived = self.of(sender);
-            if arrived.len() >= count || start.elapsed() > limit {
-                return arrived;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        try_eventually(limit, || self.of(sender).len() >= count);
+        self.of(sender)
     }
 
     /// The datagrams that came before their TxTime; there must be none.

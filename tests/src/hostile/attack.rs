@@ -9,10 +9,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::faults::bed::within;
 use crate::hook::{self, Running};
+use ktsn_eventually::try_eventually;
 
 /// How long an attack may take to begin: connections wait in the daemon's queue.
 const BEGIN_MAX: Duration = Duration::from_secs(30);
@@ -59,12 +60,9 @@ impl Attack {
             })
         };
         let mut attack = Self { running, lines, reader: Some(reader) };
-        let began = Instant::now();
-        while !attack.has_said("ready") {
-            if began.elapsed() > BEGIN_MAX || attack.has_ended() {
-                return Err(format!("attack {words:?} did not begin: {}", attack.complaint()));
-            }
-            std::thread::sleep(Duration::from_millis(2));
+        try_eventually(BEGIN_MAX, || attack.has_said("ready") || attack.has_ended());
+        if !attack.has_said("ready") {
+            return Err(format!("attack {words:?} did not begin: {}", attack.complaint()));
         }
         Ok(attack)
     }
@@ -104,10 +102,7 @@ impl Attack {
     /// Ends it; its values stay. One that does not end is killed.
     pub fn end(&mut self) {
         drop(self.running.0.stdin.take());
-        let began = Instant::now();
-        while matches!(self.running.0.try_wait(), Ok(None)) && began.elapsed() < END_MAX {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        try_eventually(END_MAX, || !matches!(self.running.0.try_wait(), Ok(None)));
         let _ = self.running.0.kill();
         let _ = self.running.0.wait();
         let _ = self.reader.take().map(JoinHandle::join);

@@ -16,6 +16,7 @@ use super::{ATTACKER, Attack};
 use crate::faults::bed::{Bed, POD_A, POD_Q, UPLINK, within};
 use crate::faults::daemon::{self, Daemon};
 use crate::faults::frames::Frames;
+use ktsn_eventually::try_eventually;
 
 /// Frames of each try.
 pub const FRAMES: u64 = 50;
@@ -93,6 +94,7 @@ pub fn source(bed: &Bed, run_dir: &Path, way: Way, address: &str) -> Result<Trie
     let is_added = way == Way::Added && address != POD_Q;
     if is_added {
         bed.run(&format!("ip -n {} addr add {address}/32 dev eth0", bed.pod_q));
+        // ktsnd has seen the address by then. It tells nothing of an address that is not the attachment's.
         std::thread::sleep(SETTLE);
     }
     let words = format!("send frames={FRAMES} from={address} {} sender={SENDER}", way.keys());
@@ -108,10 +110,8 @@ pub fn source(bed: &Bed, run_dir: &Path, way: Way, address: &str) -> Result<Trie
 
 /// Lets it send all, and ends it.
 fn run(attack: &mut Attack) -> u64 {
-    let began = std::time::Instant::now();
-    while attack.values("pushed").is_empty() && !attack.has_ended() && began.elapsed() < 25 * SETTLE {
-        std::thread::sleep(SETTLE / 20);
-    }
+    try_eventually(25 * SETTLE, || !attack.values("pushed").is_empty() || attack.has_ended());
+    // No frame may arrive.
     std::thread::sleep(SETTLE);
     attack.end();
     attack.value("pushed").unsigned_abs()
@@ -166,6 +166,7 @@ impl Short {
         let is_added = address != POD_A;
         if is_added {
             bed.run(&format!("ip -n {} addr add {address}/32 dev eth0", bed.pod_a));
+            // As above.
             std::thread::sleep(SETTLE);
         }
         let before = self.taken();

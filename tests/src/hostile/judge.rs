@@ -11,6 +11,9 @@
 //!   statistic is at least this. Worse: `p` ≤ 0.05. Fewer than three rounds cannot show that.
 //! * **lost in one round**: the worst attacked round may not lose 150 frames, 150 ms of the stream, more than the worst round of the
 //!   control. Three lost rounds of ten alone are not rare enough for the test above.
+//! * **share lost more**: the upper 95 % bound of what an attacked round loses more than the control's round before it. Where it is above
+//!   0.1 % of the frames, and nothing is worse, the case is void: the rounds were too noisy, or too few, to show that the attack does no
+//!   harm. The bound is that of Wilcoxon's signed-rank test (Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, 3.3).
 //! * **p99** of the instant on the wire after the transmit time: the median over the rounds may not exceed the control's by
 //!   more than a bar.
 //! * **p50** of the same: at most 1.2 times the control's, or that of a round in which a program without any contact to the daemon
@@ -23,6 +26,8 @@ pub const ROUNDS_MIN: usize = 3;
 pub const ROUNDS_MAX: usize = 12;
 /// One minus the confidence.
 pub const LEVEL: f64 = 0.05;
+/// The share of the frames that an attack may cost, in 100,000.
+pub const SHARE_MORE: u64 = 100;
 /// How many more frames than the control's worst round the worst one may lose.
 pub const ROUND_LOST_MORE: u64 = 150;
 /// How much later than in the control a frame may be, at p99, nanoseconds.
@@ -107,6 +112,50 @@ fn deal(values: &[f64], count: usize, sum: f64, each: &mut impl FnMut(f64)) {
     }
 }
 
+/// The upper bound, at 95 %, of what an attacked round loses more than the control's round before it, in frames; `None`: fewer than five
+/// rounds have none.
+#[must_use]
+pub fn more_at_most(control: &[u64], attacked: &[u64]) -> Option<f64> {
+    let more: Vec<f64> = control.iter().zip(attacked).map(|(c, a)| *a as f64 - *c as f64).collect();
+    let mut means: Vec<f64> = (0..more.len())
+        .flat_map(|i| (0..=i).map(move |j| (i, j)))
+        .map(|(i, j)| (more[i] + more[j]) / 2.0)
+        .collect();
+    means.sort_unstable_by(|one, other| other.total_cmp(one));
+    // Ways to give the ranks 1 to n a sign each, by the sum of the positive ones.
+    let mut ways = vec![0.0; means.len() + 1];
+    ways[0] = 1.0;
+    for rank in 1..=more.len() {
+        for sum in (rank..ways.len()).rev() {
+            ways[sum] += ways[sum - rank];
+        }
+    }
+    let all: f64 = ways.iter().sum();
+    let mut below = 0.0;
+    let rejected = ways.iter().take_while(|ways| {
+        below += *ways;
+        below <= LEVEL * all
+    });
+    let rejected = rejected.count();
+    (rejected > 0).then(|| means[rejected - 1])
+}
+
+/// Why the rounds do not show that the attack does no harm, if so.
+#[must_use]
+pub fn void(control: &[Round], attacked: &[Round], frames: u64) -> Option<String> {
+    let lost = |rounds: &[Round]| rounds.iter().map(|round| round.lost).collect::<Vec<_>>();
+    // A loss that was seen is never beyond its own bound.
+    let seen =
+        (Figures::of(attacked).lost as f64 - Figures::of(control).lost as f64) / control.len().max(1) as f64;
+    let Some(more) = more_at_most(&lost(control), &lost(attacked)).map(|more| more.max(seen)) else {
+        return Some(format!("{} rounds are too few to show how much is lost: ROUNDS=10", control.len()));
+    };
+    let allowed = frames as f64 * SHARE_MORE as f64 / 100_000.0;
+    (more > allowed).then(|| {
+        format!("too noisy: up to {more} of {frames} frames more may be lost, {allowed} would be allowed")
+    })
+}
+
 /// What may be worse under attack, besides the losses.
 #[derive(Clone, Copy, Debug)]
 pub struct Bars {
@@ -187,6 +236,26 @@ mod tests {
         close(p_value(&[0; 10], &[1; 10]), 1.0 / 184_756.0);
         // One of the ten is as likely on either side.
         close(p_value(&[0; 10], &[0, 0, 0, 0, 9, 0, 0, 0, 0, 0]), 0.5);
+    }
+
+    /// The bounds of the test's own tables: n = 5 has the largest mean, n = 10 the eleventh of 55.
+    #[test]
+    fn the_bound_of_what_is_lost_more_is_wilcoxons() {
+        assert_eq!(more_at_most(&[0; 4], &[0; 4]), None);
+        assert_eq!(more_at_most(&[0; 5], &[0, 1, 2, 3, 9]), Some(9.0));
+        assert_eq!(more_at_most(&[5; 10], &[5; 10]), Some(0.0));
+        assert_eq!(more_at_most(&[0; 10], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), Some(7.5));
+        // One round that the machine spoilt says nothing; three do.
+        assert_eq!(more_at_most(&[0; 10], &[0, 0, 300, 0, 0, 0, 0, 0, 0, 0]), Some(0.0));
+        assert_eq!(more_at_most(&[0; 10], &[0, 300, 300, 0, 0, 300, 0, 0, 0, 0]), Some(150.0));
+        assert_eq!(void(&rounds(&[0; 10], 1, 1), &rounds(&[1; 10], 1, 1), 1500), None);
+        assert!(void(&rounds(&[0; 10], 1, 1), &rounds(&[2; 10], 1, 1), 1500).is_some());
+        let once = rounds(&[0, 0, 0, 0, 300, 0, 0, 0, 0, 0], 1, 1);
+        assert!(
+            void(&rounds(&[0; 10], 1, 1), &once, 1500).is_some(),
+            "one bad round is not shown to be chance"
+        );
+        assert!(void(&rounds(&[0; 3], 1, 1), &rounds(&[0; 3], 1, 1), 1500).is_some());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! Chromium over its DevTools pipe: in: methods. Out: answers, and every event in order.
 //! No port is opened: the browser reads its commands from descriptor 3 and answers on 4, each ended by a zero.
 
+use ktsn_eventually::try_eventually;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -134,10 +135,9 @@ impl Browser {
 
     /// Polls an expression until it is true.
     pub(crate) fn until(&mut self, expression: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.evaluate(expression) != json!(true) {
-            assert!(Instant::now() < deadline, "never true: {expression}\n{:?}", self.complaints());
-            std::thread::sleep(Duration::from_millis(50));
+        let is_true = || self.evaluate(expression) == json!(true);
+        if try_eventually(PATIENCE, is_true).is_none() {
+            panic!("never true: {expression}\n{:?}", self.complaints());
         }
     }
 
@@ -187,13 +187,9 @@ impl Drop for Browser {
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let _ = group.map(|group| kill_process_group(group, Signal::KILL));
         let _ = self.child.wait();
-        let until = Instant::now() + END_MAX;
-        while group.is_some_and(|group| test_kill_process_group(group).is_ok()) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let is_alive = || group.is_some_and(|group| test_kill_process_group(group).is_ok());
+        try_eventually(END_MAX, || !is_alive());
         let Some(path) = self.profile.take().map(tempfile::TempDir::keep) else { return };
-        while std::fs::remove_dir_all(&path).is_err() && path.exists() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        try_eventually(END_MAX, || std::fs::remove_dir_all(&path).is_ok() || !path.exists());
     }
 }

@@ -87,12 +87,12 @@ pub enum OpenError {
         /// What it offers.
         offered: u64,
     },
-    /// The backend has too few queues.
-    #[error("queues = {asked}: the backend has {offered} rings, and each queue needs two")]
+    /// The backend has too few queue pairs. Without the protocol feature MQ it has one.
+    #[error("queues = {asked}: the backend has {offered} queue pairs")]
     Queues {
         /// Queue pairs asked for.
         asked: u16,
-        /// Rings that it has.
+        /// Queue pairs that it has: its answer to GET_QUEUE_NUM.
         offered: u64,
     },
     /// The driver refused (`enum vnet_status`).

@@ -29,7 +29,7 @@ const PROTOCOL_FEATURES: u64 = 1 << 30;
 const VERSION_1: u64 = 1 << 32;
 /// How the backend calls the shared memory. It is no address of this process: the backend learns none.
 pub(crate) const BUS: u64 = 1 << 32;
-/// Rings that the crate allows until the backend has named its own count.
+/// Rings that the crate allows.
 const RINGS_MAX: u64 = 256;
 
 /// Ends what waits for the backend, after a span.
@@ -112,34 +112,58 @@ impl Front {
             return Err(OpenError::Features { offered: front.offered });
         }
         if front.offered & PROTOCOL_FEATURES != 0 {
-            front.negotiate_protocol(queues)?;
+            let accepted = front.negotiate_protocol()?;
+            if queues > 1 {
+                front.check_pairs(queues, accepted)?;
+                front.begin_again(socket.try_clone().map_err(copied)?, accepted)?;
+            }
         } else if queues > 1 {
-            return Err(OpenError::Queues { asked: queues, offered: 2 });
+            return Err(OpenError::Queues { asked: queues, offered: 1 });
         }
         Ok(front)
     }
 
-    fn negotiate_protocol(&mut self, queues: u16) -> Result<(), OpenError> {
+    /// Accepts what is known of the protocol features, and returns it.
+    fn negotiate_protocol(&mut self) -> Result<VhostUserProtocolFeatures, OpenError> {
         let known = VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK;
         let offered = self.ask("GET_PROTOCOL_FEATURES", |frontend| frontend.get_protocol_features())?;
         let accepted = offered & known;
+        self.accept_protocol(accepted)?;
+        Ok(accepted)
+    }
+
+    fn accept_protocol(&mut self, accepted: VhostUserProtocolFeatures) -> Result<(), OpenError> {
         self.ask("SET_PROTOCOL_FEATURES", |frontend| frontend.set_protocol_features(accepted))?;
         if accepted.contains(VhostUserProtocolFeatures::REPLY_ACK) {
             // From here on the backend answers each request: a refusal is known at once.
             self.frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         }
-        if queues == 1 {
-            return Ok(());
-        }
-        let rings = match accepted.contains(VhostUserProtocolFeatures::MQ) {
+        Ok(())
+    }
+
+    /// A network backend answers GET_QUEUE_NUM with its queue pairs: QEMU compares the pairs that it wants with the answer. A backend that
+    /// counts rings may name too many; then it refuses the requests for the rings that it does not have.
+    fn check_pairs(&mut self, queues: u16, accepted: VhostUserProtocolFeatures) -> Result<(), OpenError> {
+        let offered = match accepted.contains(VhostUserProtocolFeatures::MQ) {
             true => self.ask("GET_QUEUE_NUM", |frontend| frontend.get_queue_num())?,
-            false => 2,
+            false => 1,
         };
-        // Backends count rings or pairs here. What is enough rings is enough pairs.
-        if rings < 2 * u64::from(queues) {
-            return Err(OpenError::Queues { asked: queues, offered: rings });
+        if offered < u64::from(queues) {
+            return Err(OpenError::Queues { asked: queues, offered });
         }
         Ok(())
+    }
+
+    /// Goes on with a new value of the crate on the same connection: the crate takes the answer to GET_QUEUE_NUM for a number of rings, and
+    /// sends no request for a ring beyond it. The new value has to hear the features, and what was accepted, itself.
+    fn begin_again(
+        &mut self,
+        socket: UnixStream,
+        accepted: VhostUserProtocolFeatures,
+    ) -> Result<(), OpenError> {
+        self.frontend = Frontend::from_stream(socket, RINGS_MAX);
+        self.offered = self.ask("GET_FEATURES", |frontend| frontend.get_features())?;
+        self.accept_protocol(accepted)
     }
 
     /// The features that the backend offers.

@@ -93,11 +93,18 @@ fn features_and_queues_that_do_not_fit_are_named() {
     let (link, _) = opened(&options(1, 20_000), |backend| backend.features = VERSION_1);
     link.expect("a link");
     let (link, _) = opened(&options(2, 20_000), |backend| backend.features = VERSION_1);
-    assert_eq!(link.err(), Some(OpenError::Queues { asked: 2, offered: 2 }));
-    for (rings_count, fits) in [(0, false), (3, false), (4, true), (0x8000, true), (u64::MAX, false)] {
-        let (link, _) = opened(&options(2, 20_000), move |backend| backend.rings_count = rings_count);
-        assert_eq!(link.is_ok(), fits, "{rings_count}: {link:?}");
+    assert_eq!(link.err(), Some(OpenError::Queues { asked: 2, offered: 1 }));
+    // The answer to GET_QUEUE_NUM counts pairs, as QEMU takes it.
+    for (pairs_count, fits) in
+        [(0, false), (1, false), (2, true), (4, true), (0x8000, true), (u64::MAX, false)]
+    {
+        let (link, _) = opened(&options(2, 20_000), move |backend| backend.pairs_count = pairs_count);
+        assert_eq!(link.is_ok(), fits, "{pairs_count}: {link:?}");
     }
+    // A backend that counts rings: its rings are too few, and it says so.
+    let (link, _) =
+        opened(&options(2, 20_000), |backend| (backend.pairs_count, backend.rings_count) = (2, 2));
+    assert_eq!(link.err(), Some(OpenError::Refused { step: "SET_VRING_NUM" }));
 }
 
 /// Bytes without any sense, at once or drop by drop.

@@ -59,6 +59,28 @@ fn frames_of_every_length_come_back_whole_and_in_order_on_each_queue() {
     assert_eq!(link.stop(), 0);
 }
 
+/// A backend with exactly the pairs that are wanted: rings beyond its answer to GET_QUEUE_NUM are used.
+#[test]
+fn as_many_pairs_as_the_backend_has_are_used() {
+    let (near, far) = UnixStream::pair().expect("sockets");
+    let thread = thread::spawn(move || {
+        let mut backend = Backend::new(far);
+        backend.pairs_count = 4;
+        backend.rings_count = 8;
+        assert!(backend.negotiate(), "the front end asks to the end");
+        backend
+    });
+    let mut link =
+        Link::open(near, &Options { queues: 4, ..options() }).unwrap_or_else(|error| panic!("{error}"));
+    let mut backend = thread.join().expect("backend");
+    assert!(backend.rings.len() == 8 && backend.rings.values().all(|ring| ring.is_on));
+    for queue in 0..4 {
+        link.send(queue, &frame(7, 60)).expect("there is room");
+        assert!(backend.echo(usize::from(queue)));
+        assert_eq!(received(&mut link, queue), [frame(7, 60)]);
+    }
+}
+
 #[test]
 fn the_backend_is_notified_only_while_it_asks_for_it() {
     let (mut link, mut backend) = linked(&options());

@@ -8,28 +8,17 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use dpdk::{Role, Testpmd, is_installed};
+use ktsn_eventually::eventually;
 use ktsn_virtio_net::{Link, Options, Server, connect};
 
 /// More than any step takes, on a machine under load.
 const LONG: Duration = Duration::from_secs(100);
-const PAUSE: Duration = Duration::from_millis(5);
 const COUNT: u64 = 20_000;
 /// Frames under way at most: fewer than receive buffers are posted, so none is dropped for want of one.
 const WINDOW: u64 = 96;
 
 fn options(queues: u16) -> Options {
     Options { queues, limit: Duration::from_secs(20), ..Options::default() }
-}
-
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begun.elapsed() < LONG);
-        sleep(PAUSE);
-    }
 }
 
 fn frame(number: u64, octets: usize) -> Vec<u8> {
@@ -72,7 +61,7 @@ fn skips() -> bool {
 }
 
 fn attach(server: &Server) -> Link {
-    until(|| server.accept().unwrap_or_else(|error| panic!("{error}")))
+    eventually("a connection", LONG, || server.accept().unwrap_or_else(|error| panic!("{error}")))
 }
 
 fn log(folder: &Path) -> String {
@@ -88,10 +77,10 @@ fn twenty_thousand_frames_come_back_on_each_queue_and_none_is_lost() {
     let folder = tempfile::tempdir().expect("folder");
     let socket = folder.path().join("vhost.sock");
     let _testpmd = Testpmd::start(folder.path(), &socket, Role::Listens, 2);
-    let mut link = until(|| connect(&socket, &options(2)).ok());
+    let mut link = eventually("testpmd listens", LONG, || connect(&socket, &options(2)).ok());
     for queue in 0..2 {
         // A ring's first frames may be dropped while testpmd starts its port.
-        until(|| (echo(&mut link, queue, 1) == 1).then_some(()));
+        eventually("an echo", LONG, || echo(&mut link, queue, 1) == 1);
         assert_eq!(echo(&mut link, queue, COUNT), COUNT, "{}", log(folder.path()));
     }
     assert!(!link.is_hung_up());
@@ -109,7 +98,7 @@ fn testpmd_killed_under_traffic_is_seen_and_the_next_one_is_served() {
     for round in 0..3 {
         let mut testpmd = Testpmd::start(folder.path(), &socket, Role::Connects, 1);
         let mut link = attach(&server);
-        until(|| (echo(&mut link, 0, 1) == 1).then_some(()));
+        eventually("an echo", LONG, || echo(&mut link, 0, 1) == 1);
         assert_eq!(echo(&mut link, 0, 2_000), 2_000, "round {round}: {}", log(folder.path()));
         let mut sent = 0;
         let mut killed = false;
@@ -122,7 +111,7 @@ fn testpmd_killed_under_traffic_is_seen_and_the_next_one_is_served() {
                 killed = true;
             }
         }
-        until(|| link.is_hung_up().then_some(()));
+        eventually("the connection ends", LONG, || link.is_hung_up());
         let lost = link.stop();
         println!("round {round}: {sent} frames tried, {lost} in the ring when testpmd was killed");
         assert_eq!(lost, 256, "a full ring");

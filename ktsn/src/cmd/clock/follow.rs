@@ -14,8 +14,8 @@ use ktsn_clock::kernel;
 use ktsn_clock::page::Leap;
 use ktsn_clock::servo::Servo;
 use ktsn_clock::session::{Look, Session};
-use ktsn_measure::clock;
 use ktsn_time::Nanos;
+use ktsn_traffic::clock;
 
 use super::status::{self, Snapshot};
 use crate::output::{self, Written};

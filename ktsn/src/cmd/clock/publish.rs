@@ -9,8 +9,8 @@ use clap::Args;
 use ktsn_clock::host::{Options, Pace, Publisher, Woken};
 use ktsn_clock::kernel;
 use ktsn_clock::region::Region;
-use ktsn_lab::vm::qmp::Events;
-use ktsn_measure::clock;
+use ktsn_host::qmp::Events;
+use ktsn_traffic::clock;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -13,7 +13,7 @@ use ktsn_clock::estimate::Line;
 use ktsn_clock::guest::{Areas, DEVICES};
 use ktsn_clock::session::{Look, Session};
 use ktsn_clock::{Guest, Host, kernel};
-use ktsn_measure::clock;
+use ktsn_traffic::clock;
 use serde::{Deserialize, Serialize};
 
 use crate::output::{self, Written};

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::{facts, redact};
 use crate::cmd::{doctor, status};
+use crate::files::open_regular;
 use crate::{control, output};
 
 /// No member is longer.
@@ -149,14 +150,8 @@ fn contents(run_dir: &Path, members: &[Member], now: Duration) -> Value {
 /// A text file; its end if it is too long. Only ordinary files: a pipe in its place would be waited for.
 fn read(path: &Path) -> Result<String, String> {
     let failed = |error: io::Error| format!("{}: {error}", path.display());
-    // The file that is looked at is the one that is read: its name may lead elsewhere a moment later.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let mut file =
-        OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path).map_err(failed)?;
+    let mut file = open_regular(path, OFlags::NOFOLLOW).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
-    if !about.is_file() {
-        return Err(format!("{}: no ordinary file", path.display()));
-    }
     let mut data = Vec::new();
     file.seek(SeekFrom::Start(about.len().saturating_sub(MEMBER_MAX))).map_err(failed)?;
     file.take(MEMBER_MAX).read_to_end(&mut data).map_err(failed)?;

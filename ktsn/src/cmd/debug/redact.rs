@@ -8,8 +8,8 @@ use serde_json::Value;
 
 /// What stands in place of a secret.
 pub(super) const LEFT_OUT: &str = "(left out)";
-/// Parts of names; compared without case, and with `-` as `_`.
-const NAMES: [&str; 13] = [
+/// Parts of names; compared without case, and with every other sign as `_`.
+const NAMES: [&str; 15] = [
     "password",
     "passwd",
     "passphrase",
@@ -22,14 +22,20 @@ const NAMES: [&str; 13] = [
     "apikey",
     "auth_key",
     "authorization",
-    "cookie_key",
+    "signature",
+    "basic_auth",
+    "basicauth",
 ];
+/// Ends of words within names, and whole words: too short to be looked for anywhere (`allow_policy_bypass`).
+const ENDS: [&str; 4] = ["key", "keys", "pwd", "passcode"];
+const WORDS: [&str; 5] = ["pass", "sig", "auth", "pw", "pin"];
 const KEY_BEGIN: &str = "-----BEGIN";
 const KEY_END: &str = "-----END";
 
 fn names_a_secret(text: &str) -> bool {
-    let text = text.to_ascii_lowercase().replace('-', "_");
-    NAMES.iter().any(|name| text.contains(name))
+    let text = text.to_ascii_lowercase().replace(|c: char| !c.is_alphanumeric(), "_");
+    let is_secret = |word: &str| WORDS.contains(&word) || ENDS.iter().any(|end| word.ends_with(end));
+    NAMES.iter().any(|name| text.contains(name)) || text.split('_').any(is_secret)
 }
 
 /// A text of lines: TOML, a log.
@@ -148,15 +154,18 @@ fn without_value(line: &str) -> (String, Option<&str>) {
     (line.to_owned(), None)
 }
 
-/// `scheme://user:password@host` without the part before the host.
+/// `scheme://user:password@host` without the part before the host. A password may have any sign but a blank and a quote: behind `user:`
+/// everything up to the last `@` is left out, which may be a part of the path.
 fn without_credentials(line: &str) -> String {
     let mut shown = String::new();
     let mut rest = line;
     while let Some((before, after)) = rest.split_once("://") {
         shown.push_str(before);
         shown.push_str("://");
-        let end = after.find(['/', ' ', '"', '\'', '?']).unwrap_or(after.len());
-        rest = match after[..end].rfind('@') {
+        let url = &after[..after.find([' ', '\t', '"', '\'', '<', '>']).unwrap_or(after.len())];
+        let authority = &url[..url.find(['/', '?', '#']).unwrap_or(url.len())];
+        let credentials = if authority.contains(':') { url } else { authority };
+        rest = match credentials.rfind('@') {
             Some(at) => {
                 shown.push_str(LEFT_OUT);
                 &after[at..]
@@ -211,6 +220,23 @@ mod tests {
             "[credentials]\nlist = [\n  [\"hunter2\", \"a\"],\n  \"hunter2\"\n]",
             "started: client --user me --auth-token hunter2 --verbose",
             "asked with Bearer hunter2",
+            "pass=hunter2",
+            "db_pass: hunter2",
+            "pwd = \"hunter2\"",
+            "key=hunter2",
+            "\"api key\": \"hunter2\"",
+            "api key: hunter2",
+            "sharedAccessKey=hunter2",
+            "basic_auth = \"me:hunter2\"",
+            "basicAuth: hunter2",
+            "GET https://host/blob?se=2026&sig=hunter2",
+            "X-Amz-Signature=hunter2",
+            "started: client --pass hunter2",
+            "asked https://me:hunter2/x@host/y",
+            "asked https://me:a/hunter2@host/y",
+            "asked https://me:a?hunter2@host/y",
+            "asked https://me:a@hunter2@host/y",
+            "asked https://me:7/hunter2@host/y",
         ] {
             let shown = text(&format!("{secret}\n[after]\nlink_speed = 7\n"));
             assert!(!shown.contains("hunter2"), "{secret}: {shown}");
@@ -220,7 +246,8 @@ mod tests {
 
     #[test]
     fn what_is_no_secret_stays() {
-        let whole = "[[port]]\ndevice = \"eth1\" # key of it\ncpu = 1\noverlay = { vxlan = { learn_from = \"flannel.1\" } }\nhttp://host/a@b\n";
+        let whole = "[[port]]\ndevice = \"eth1\" # key of it\ncpu = 1\noverlay = { vxlan = { learn_from = \"flannel.1\" } }\nhttp://host/a@b\n\
+                     allow_policy_bypass = true\nhttp://host:80/a\nssh://me\n";
         assert_eq!(text(whole), whole);
     }
 

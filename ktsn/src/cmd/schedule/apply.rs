@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use ktsn_cli::schedule::load;
 use ktsn_model::{Priority, PriorityMap};
 use ktsn_proto::v1;
 use ktsn_schedule::Schedule;
 
-use super::{InputFormat, load, status};
+use super::{InputFormat, status};
 use crate::control::{self, ControlError};
 use crate::output;
 

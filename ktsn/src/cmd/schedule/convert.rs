@@ -55,7 +55,10 @@ pub(super) fn run(args: &ConvertArgs) -> ExitCode {
 }
 
 fn convert(args: &ConvertArgs) -> Result<String, String> {
-    let mut schedule = super::load(&args.file, Format::Auto)?;
+    let (mut schedule, remarks) = ktsn_cli::schedule::read(&args.file, Format::Auto)?;
+    for remark in remarks {
+        eprintln!("{}:{remark}", args.file.display());
+    }
     let format = match args.format {
         OutputFormat::Yaml => Format::Yaml,
         OutputFormat::Json => Format::Json,

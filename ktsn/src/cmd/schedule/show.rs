@@ -41,7 +41,7 @@ pub(super) struct ShowArgs {
 
 /// Draws.
 pub(super) fn run(args: &ShowArgs) -> ExitCode {
-    let Some(schedule) = args.input.load() else { return 2.into() };
+    let Some((schedule, _)) = args.input.load() else { return 2.into() };
     let link = args.input.link.of(&schedule);
     let analysis = analyse(&schedule, &link);
     for warning in &analysis.warnings {

@@ -50,6 +50,14 @@ pub(super) fn put(text: &mut String, attachments: &[v1::AttachmentStatistics]) {
         let _ = writeln!(text, "\n{}: dropped: {}", of.name, reasons(&of.dropped, drops));
         let passes = BypassReason::ALL.iter().map(|reason| reason.word());
         let _ = writeln!(text, "{}: passed to the kernel: {}", of.name, reasons(&of.bypassed, passes));
+        if of.kernel_sent > 0 || !of.kernel_dropped.is_empty() {
+            let refused = reasons(&of.kernel_dropped, std::iter::empty());
+            let _ = writeln!(
+                text,
+                "{}: of these at their time: sent {}, dropped: {refused}",
+                of.name, of.kernel_sent
+            );
+        }
     }
 }
 

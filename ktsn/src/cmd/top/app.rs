@@ -5,11 +5,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ktsn_proto::v1;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::rows::{self, Row};
-use super::view::View;
+use super::rows::{self, Interval, Pane, Row};
 use crate::plain::plain;
 
 /// Intervals that sparklines remember.
@@ -19,43 +17,11 @@ const FILTER_MAX: usize = 40;
 /// Rows of a page.
 const PAGE: usize = 10;
 
-/// What is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Pane {
-    Ports,
-    #[default]
-    Attachments,
-    Streams,
-}
-
-impl Pane {
-    pub(super) const ALL: [Self; 3] = [Self::Ports, Self::Attachments, Self::Streams];
-
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Ports => "Ports",
-            Self::Attachments => "Attachments",
-            Self::Streams => "Streams",
-        }
-    }
-
-    fn moved(self, by: usize) -> Self {
-        Self::ALL[(self as usize + by) % Self::ALL.len()]
-    }
-}
-
 /// The order of a pane's rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Order {
     pub column: usize,
     pub is_reversed: bool,
-}
-
-/// One interval: what happened, and the gates at its end.
-#[derive(Clone, Debug)]
-pub(super) struct Interval {
-    pub view: View,
-    pub gates: Vec<v1::ScheduleState>,
 }
 
 /// The p99 of the transmit error of the last intervals, by attachment; `None`: nothing timed was sent.

@@ -7,8 +7,8 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Clear;
 
-use super::app::{App, Interval, Pane};
-use super::rows::{Row, heads};
+use super::app::App;
+use super::rows::{Interval, Pane, Row, heads};
 use super::strip;
 use crate::output::span;
 use crate::plain::plain;

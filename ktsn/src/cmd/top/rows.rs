@@ -5,10 +5,43 @@
 
 use std::cmp::Ordering;
 
-use super::app::{Interval, Pane};
+use ktsn_proto::v1;
+
 use super::view::View;
 use crate::output::span;
 use crate::plain::plain;
+
+/// What is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Pane {
+    Ports,
+    #[default]
+    Attachments,
+    Streams,
+}
+
+impl Pane {
+    pub(super) const ALL: [Self; 3] = [Self::Ports, Self::Attachments, Self::Streams];
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Ports => "Ports",
+            Self::Attachments => "Attachments",
+            Self::Streams => "Streams",
+        }
+    }
+
+    pub(super) fn moved(self, by: usize) -> Self {
+        Self::ALL[(self as usize + by) % Self::ALL.len()]
+    }
+}
+
+/// One interval: what happened, and the gates at its end.
+#[derive(Clone, Debug)]
+pub(super) struct Interval {
+    pub view: View,
+    pub gates: Vec<v1::ScheduleState>,
+}
 
 /// A cell.
 #[derive(Clone, Debug, PartialEq)]

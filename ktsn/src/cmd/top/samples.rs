@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer as _, V2Serializer};
 use ktsn_proto::v1;
 
-use super::app::Interval;
+use super::rows::Interval;
 use super::view::View;
 
 /// A distribution of these transmit errors.

@@ -17,8 +17,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::Source;
-use super::app::{App, Interval};
+use super::app::App;
 use super::draw::draw;
+use super::rows::Interval;
 
 /// The thread of the keys looks that often whether it may end.
 const LOOK: Duration = Duration::from_millis(100);

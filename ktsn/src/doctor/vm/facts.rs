@@ -9,11 +9,12 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use ktsn_lab::vm::cpus_of;
+use ktsn_host::cpus_of;
 
+use super::arguments::{self, Qemu};
 use crate::doctor::machine::text;
 use crate::doctor::{netlink, network};
-use crate::sys;
+use crate::{files, sys};
 
 /// How long the processor's stolen time is watched.
 const WATCH: Duration = Duration::from_millis(300);
@@ -29,14 +30,14 @@ pub(super) struct Ticks {
 
 /// A network device with hardware, real or virtual, behind it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Device {
-    pub(super) name: String,
+pub(in crate::doctor) struct Device {
+    pub(in crate::doctor) name: String,
     /// The driver's name.
-    pub(super) driver: String,
+    pub(in crate::doctor) driver: String,
     /// Active transmit queues.
-    pub(super) queues: usize,
+    pub(in crate::doctor) queues: usize,
     /// Queue pairs that the device could have; none: the driver does not say.
-    pub(super) queues_max: Option<u32>,
+    pub(in crate::doctor) queues_max: Option<u32>,
 }
 
 /// A thread.
@@ -49,17 +50,40 @@ pub(super) struct Thread {
     pub(super) cpus: Vec<u32>,
 }
 
+/// Processes of the machine, as far as they can be seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Processes {
+    pub(super) count: usize,
+    /// Those whose program cannot be read.
+    pub(super) hidden: usize,
+}
+
 /// A process of QEMU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Guest {
     pub(super) pid: u32,
+    /// Its program: the last part of /proc/PID/exe.
+    pub(super) program: String,
     /// Its arguments; none: they cannot be read.
     pub(super) arguments: Option<Vec<String>>,
+    /// Files that its arguments name by -readconfig, with their texts.
+    pub(super) configs: Vec<(String, String)>,
+    /// Whether it has a virtual machine of KVM open; none: its descriptors cannot be read.
+    pub(super) has_kvm_machine: Option<bool>,
     pub(super) threads: Vec<Thread>,
     /// Threads of vhost, its own or the kernel's.
     pub(super) vhost: Vec<Thread>,
     /// KiB in huge pages; none: the kernel does not say.
     pub(super) huge_kib: Option<u64>,
+}
+
+impl Guest {
+    /// What its arguments say; none: they cannot be read.
+    pub(super) fn qemu(&self) -> Option<Qemu> {
+        let file =
+            |name: &str| self.configs.iter().find(|(file, _)| file == name).map(|(_, text)| text.clone());
+        Some(arguments::read(self.arguments.as_ref()?, file))
+    }
 }
 
 /// Everything.
@@ -91,9 +115,10 @@ pub(super) struct Facts {
     pub(super) huge_pages: Option<(u64, u64)>,
     pub(super) has_kvm: bool,
     pub(super) guests: Vec<Guest>,
+    pub(super) processes: Processes,
 }
 
-fn names(directory: impl AsRef<Path>) -> Vec<String> {
+pub(in crate::doctor) fn names(directory: impl AsRef<Path>) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -119,6 +144,7 @@ impl Facts {
         let cpu = |name: &str| cpu_list(&text(sys.join("devices/system/cpu").join(name)).unwrap_or_default());
         let sources = sys.join("devices/system/clocksource/clocksource0");
         let processor = text(proc.join("cpuinfo")).unwrap_or_default();
+        let (guests, processes) = guests(&proc);
         let flags = processor.lines().find_map(|line| line.strip_prefix("flags").map(str::to_owned));
         Self {
             hypervisor_flag: flags.map(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor")),
@@ -142,7 +168,8 @@ impl Facts {
             qdiscs: qdiscs(),
             huge_pages: huge_pages(&proc),
             has_kvm: root.join("dev/kvm").exists(),
-            guests: guests(&proc),
+            guests,
+            processes,
         }
     }
 }
@@ -175,7 +202,7 @@ fn shared_memories(sys: &Path) -> usize {
     names(&all).iter().filter(is_one).count()
 }
 
-fn devices(sys: &Path) -> Vec<Device> {
+pub(in crate::doctor) fn devices(sys: &Path) -> Vec<Device> {
     let all = sys.join("class/net");
     let with_hardware = |name: &String| {
         let driver = fs::read_link(all.join(name).join("device/driver")).ok()?;
@@ -213,36 +240,94 @@ fn huge_pages(proc: &Path) -> Option<(u64, u64)> {
     Some((of("HugePages_Total:")?, of("HugePages_Free:")?))
 }
 
-fn guests(proc: &Path) -> Vec<Guest> {
-    let pids = names(proc).into_iter().filter_map(|name| name.parse::<u32>().ok());
-    let processes: Vec<(u32, String)> =
-        pids.filter_map(|pid| Some((pid, text(proc.join(pid.to_string()).join("comm"))?))).collect();
-    let mut guests = Vec::new();
-    // Not every program of QEMU runs a guest: qemu-ga runs inside one.
-    let is_qemu = |name: &str| name.starts_with("qemu-system") || matches!(name, "qemu-kvm" | "kvm");
-    for (pid, _) in processes.iter().filter(|(_, name)| is_qemu(name)) {
+/// Whether a program of this name is QEMU's: `qemu-system-x86_64`, `qemu-kvm`, `kvm`, or the one that a wrapper starts
+/// (`.qemu-system-x86_64-wrapped`). qemu-ga, qemu-img and others run no guest.
+fn is_qemu(program: &str) -> bool {
+    let name = program.strip_prefix('.').unwrap_or(program);
+    let name = name.strip_suffix("-wrapped").unwrap_or(name);
+    name.starts_with("qemu-system") || matches!(name, "qemu-kvm" | "kvm")
+}
+
+/// The last part of a process's program; the kernel marks one whose file was replaced.
+fn program(folder: &Path) -> io::Result<String> {
+    let path = fs::read_link(folder.join("exe"))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
+}
+
+fn guests(proc: &Path) -> (Vec<Guest>, Processes) {
+    let mut processes = Processes::default();
+    let (mut found, mut kernels) = (Vec::new(), Vec::new());
+    for pid in names(proc).into_iter().filter_map(|name| name.parse::<u32>().ok()) {
         let folder = proc.join(pid.to_string());
-        let arguments =
-            fs::read(folder.join("cmdline")).ok().filter(|octets| !octets.is_empty()).map(|octets| {
-                let words =
-                    octets.split(|octet| *octet == 0).map(|word| String::from_utf8_lossy(word).into_owned());
-                words.filter(|word| !word.is_empty()).collect::<Vec<String>>()
-            });
-        let vhost_name = format!("vhost-{pid}");
-        let (vhost, threads) =
-            threads(&folder).into_iter().partition(|thread: &Thread| thread.name == vhost_name);
-        // Before Linux 6.4 vhost's threads are processes of the kernel, of the same name.
-        let of_kernel = processes.iter().filter(|(_, name)| *name == vhost_name);
-        let kernels = of_kernel.filter_map(|(pid, _)| thread(&proc.join(pid.to_string())));
-        let huge_kib = text(folder.join("status")).and_then(|status| {
-            status
-                .lines()
-                .find_map(|line| line.strip_prefix("HugetlbPages:")?.split_whitespace().next()?.parse().ok())
-        });
-        let vhost: Vec<Thread> = Vec::into_iter(vhost).chain(kernels).collect();
-        guests.push(Guest { pid: *pid, arguments, threads, vhost, huge_kib });
+        let Some(comm) = text(folder.join("comm")) else { continue };
+        processes.count += 1;
+        match program(&folder) {
+            Ok(program) if is_qemu(&program) => found.push((pid, program)),
+            Ok(_) => {}
+            // A thread of the kernel has no program.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => kernels.push((pid, comm)),
+            // Its name is all that is left: cut off behind 15 octets, and its own choice.
+            Err(_) if is_qemu(&comm) => found.push((pid, comm)),
+            Err(_) => processes.hidden += 1,
+        }
     }
-    guests
+    let guests = found.into_iter().map(|(pid, program)| guest(proc, pid, program, &kernels)).collect();
+    (guests, processes)
+}
+
+fn guest(proc: &Path, pid: u32, program: String, kernels: &[(u32, String)]) -> Guest {
+    let folder = proc.join(pid.to_string());
+    let words = |octets: Vec<u8>| {
+        let words = octets.split(|octet| *octet == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+        words.filter(|word| !word.is_empty()).collect::<Vec<String>>()
+    };
+    let arguments = fs::read(folder.join("cmdline")).ok().filter(|octets| !octets.is_empty()).map(words);
+    let vhost_name = format!("vhost-{pid}");
+    let (vhost, threads) =
+        threads(&folder).into_iter().partition(|thread: &Thread| thread.name == vhost_name);
+    // Before Linux 6.4 vhost's threads are processes of the kernel, of the same name.
+    let of_kernel = kernels.iter().filter(|(_, name)| *name == vhost_name);
+    let of_kernel = of_kernel.filter_map(|(pid, _)| thread(&proc.join(pid.to_string())));
+    let huge_kib = text(folder.join("status")).and_then(|status| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("HugetlbPages:")?.split_whitespace().next()?.parse().ok())
+    });
+    let files = arguments.as_deref().map(arguments::config_files).unwrap_or_default();
+    let configs = files.into_iter().filter_map(|file| {
+        let text = config_text(&folder, &file)?;
+        Some((file, text))
+    });
+    Guest {
+        pid,
+        program,
+        configs: configs.collect(),
+        has_kvm_machine: has_kvm_machine(&folder),
+        arguments,
+        threads,
+        vhost: Vec::into_iter(vhost).chain(of_kernel).collect(),
+        huge_kib,
+    }
+}
+
+/// Most that is read of a file that a process names.
+const CONFIG_OCTETS_MAX: u64 = 1 << 20;
+
+/// A file as the process names it: from its working directory, in its mounts.
+fn config_text(folder: &Path, file: &str) -> Option<String> {
+    let named = Path::new(file);
+    let path = match named.strip_prefix("/") {
+        Ok(inside) => folder.join("root").join(inside),
+        Err(_) => folder.join("cwd").join(named),
+    };
+    files::read_regular(&path, CONFIG_OCTETS_MAX).ok().and_then(|octets| String::from_utf8(octets).ok())
+}
+
+fn has_kvm_machine(folder: &Path) -> Option<bool> {
+    let descriptors = fs::read_dir(folder.join("fd")).ok()?.flatten();
+    let mut links = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
+    Some(links.any(|link| link.to_string_lossy() == "anon_inode:kvm-vm"))
 }
 
 fn threads(folder: &Path) -> Vec<Thread> {

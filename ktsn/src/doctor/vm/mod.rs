@@ -4,7 +4,10 @@
 //! In: this machine, and the side that the user names, if any. Out: findings: first where this is, then what the side lacks. A machine
 //! may be both: a guest that runs guests.
 
-mod facts;
+#[cfg(test)]
+mod argument_tests;
+mod arguments;
+pub(super) mod facts;
 mod guest;
 mod host;
 mod place;

@@ -6,9 +6,9 @@
 
 use super::Side;
 use super::facts::Facts;
-use crate::doctor::finding::Finding;
+use crate::doctor::finding::{Finding, Look};
 
-const NAME: &str = "vm_place";
+const LOOK: Look = Look::at("vm_place", "/proc/cpuinfo, /sys/class/dmi/id");
 const MEANING: &str = "a guest is judged by what its hypervisor gives it, a host by what it gives its guests";
 /// What makers of hypervisors write into a guest's DMI tables.
 const HYPERVISORS: [&str; 10] = [
@@ -52,14 +52,14 @@ pub(super) fn judge(side: Side, facts: &Facts) -> Place {
     let of = |is_guest: bool, is_host: bool, finding: Finding| Place { is_guest, is_host, finding };
     let both = |word: &str, is_guest: bool| {
         let also = if is_guest && runs_guests { " that runs guests" } else { "" };
-        Finding::ok(NAME, format!("{word}{also} ({evidence})"), MEANING)
+        LOOK.ok(format!("{word}{also} ({evidence})"), MEANING)
     };
     match (side, facts.hypervisor_flag) {
         (Side::Guest, _) => {
-            of(true, false, Finding::ok(NAME, format!("guest, as you say ({evidence})"), MEANING))
+            of(true, false, LOOK.ok(format!("guest, as you say ({evidence})"), MEANING))
         }
         (Side::Host, _) => {
-            of(false, true, Finding::ok(NAME, format!("host, as you say ({evidence})"), MEANING))
+            of(false, true, LOOK.ok(format!("host, as you say ({evidence})"), MEANING))
         }
         _ if facts.is_user_mode => of(true, runs_guests, both("guest", true)),
         (Side::Auto, Some(true)) => of(true, runs_guests, both("guest", true)),
@@ -69,9 +69,7 @@ pub(super) fn judge(side: Side, facts: &Facts) -> Place {
         (Side::Auto, _) => of(
             true,
             true,
-            Finding::warn(
-                NAME,
-                format!("unclear ({evidence})"),
+            LOOK.not_known(format!("unclear ({evidence})"),
                 "it is not known whether this is a guest or a host: both are looked at, and half of the findings do not apply",
                 "say which: ktsn doctor --vm=guest or ktsn doctor --vm=host",
             ),

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use ktsn_model::IpPrefix;
 use ktsn_resolve::limits::{NEIGHBOURS_MAX, ROUTES_MAX};
 use ktsn_resolve::{
-    Attachment, AttachmentTables, Link, LinkTable, Overlay, Route, Side, TableError, Via, VxlanBridged,
+    AskedFamilies, Attachment, AttachmentTables, Link, LinkTable, Overlay, Route, Side, TableError, Via,
+    VxlanBridged,
 };
 use ktsn_wire::MacAddress;
 
@@ -21,6 +22,8 @@ use super::uplinks::Uplinks;
 use super::{forwarding, given};
 use crate::config::{self, Ethernet};
 use crate::tables::error::TablesError;
+use crate::tables::kernel::ends::End;
+use crate::tables::kernel::rules::Origin;
 use crate::tables::kernel::snapshot::Snapshot;
 use crate::tables::kernel::space::Space;
 use crate::tables::kernel::xfrm::Policies;
@@ -31,9 +34,33 @@ use crate::tables::spec::AttachmentSpec;
 /// Gateways of one attachment whose MAC addresses are kept fresh unasked.
 const GATEWAYS_MAX: usize = 16;
 
+/// Where messages of routers were lost.
+const EVERY_FAMILY: AskedFamilies = AskedFamilies { is_v4: true, is_v6: true };
+
 /// The tables of `spec`, whose interface has the number `interface` in the pod's namespace; and its overlay to show.
 /// `others` are the interfaces of that namespace's other attachments.
 pub(super) fn tables(
+    spec: &AttachmentSpec,
+    interface: u32,
+    others: &[u32],
+    pod: &Pod,
+    node: &mut Space,
+    uplinks: &mut Uplinks,
+    inputs: Inputs<'_>,
+) -> Result<(AttachmentTables, Option<OverlayState>), TablesError> {
+    let made = tables_now(spec, interface, others, pod, node, uplinks, inputs)?;
+    // What the kernel says of its tunnel ends decides on the uplink's routes, and which peers are left to the kernel.
+    let Some(tunnel) = made.0.overlay().tunnel() else { return Ok(made) };
+    let (local, port) = (tunnel.local, tunnel.port);
+    let ends = known_ends(made.0.overlay()).map(|vtep| End { vtep, local, port });
+    if !node.ask_ends(ends)? {
+        return Ok(made);
+    }
+    tables_now(spec, interface, others, pod, node, uplinks, inputs)
+}
+
+/// [`tables`] by what is known of the node now.
+fn tables_now(
     spec: &AttachmentSpec,
     interface: u32,
     others: &[u32],
@@ -49,6 +76,8 @@ pub(super) fn tables(
         place: spec.attachment.netns.display().to_string(),
     })?;
     let withheld = given::withhold(spec, &mut link);
+    let path_mtus = except(&mut link, inside);
+    let filtered = inside.filter.destinations(&spec.interface, &link.addresses);
     let vxlan = spec.attachment.overlay.routed();
     let mut state = vxlan.map(|vxlan| state::routed(vxlan, inputs, host, &spec.uplink, &link.addresses));
     let mut segment = spec.attachment.overlay.bridged().cloned();
@@ -74,16 +103,28 @@ pub(super) fn tables(
     link.routes.splice(0..0, left.collect::<Vec<_>>());
     let uplink = uplink(spec, node, uplinks, is_away, &overlay)?;
     let forwarding = forwarding::forwarding(spec, &link, host, inputs.policies);
-    let is_up = inside.devices.get(&interface).is_some_and(|device| device.up);
+    let device = inside.devices.get(&interface);
+    let (is_up, hop_limit) = device.map_or((false, None), |device| (device.up, device.hop_limit_v6));
     let tables = AttachmentTables::new(Attachment {
-        interface: LinkTable::new(link)?.with_state(is_up),
+        interface: LinkTable::new(link)?
+            .with_state(is_up)
+            .with_hop_limit_v6(hop_limit)
+            .with_path_mtus(path_mtus),
         uplink,
         overlay,
         destinations: spec.attachment.allowed(),
         own: inside.own().collect(),
         vlan: spec.attachment.tag,
     })?;
-    let tables = tables.with_routes_of_others(inside.routes_by(others));
+    let tables = tables
+        .with_routes_of_others(inside.routes_by(others))
+        .with_local(inside.local())?
+        .with_filtered(filtered)?
+        .asking(if pod.space.is_unsure { EVERY_FAMILY } else { inside.routing.asked(Origin::Own) });
+    let is_asked = pod.space.is_unsure
+        || inside.is_asked()
+        || tables.interface().routes().any(|route| route.via == Via::Asked);
+    let tables = tables.with_answers_of(if is_asked { pod.space.answers } else { 0 });
     let arrival = arrival.filter(|_| spec.attachment.is_short());
     let delivery = arrival.and_then(|of| delivery::of(of, (interface, pod.number), &tables, host));
     let tables = tables.delivered(delivery);
@@ -92,9 +133,19 @@ pub(super) fn tables(
         None => tables,
     };
     let tables = tables.forwarded(forwarding)?;
+    let unrouted = forwarding::unrouted(spec, &tables, host);
+    let tables = tables.with_left_to_kernel(unrouted)?;
     let tables = tables
         .naming(spec.attachment.destination_macs.clone(), spec.attachment.ethernet == Ethernet::Listed)?;
     Ok((tables, state))
+}
+
+/// Makes what routers said of single destinations the kernel's to answer; the MTUs that they named.
+fn except(link: &mut Link, inside: &Snapshot) -> Vec<(IpPrefix, u32)> {
+    let excepted: Vec<_> = inside.routing.exceptions.by(link.if_index).collect();
+    let route = |&(to, _): &(IpAddr, _)| Route { prefix: IpPrefix::host(to), via: Via::Asked, source: None };
+    link.routes.splice(0..0, excepted.iter().map(route).collect::<Vec<_>>());
+    excepted.iter().filter_map(|(to, exception)| Some((IpPrefix::host(*to), exception.mtu?))).collect()
 }
 
 /// A segment has one path only: when the kernel would encrypt a part of it, all of it is the kernel's.
@@ -146,7 +197,9 @@ fn uplink(
         let link = host.link(index, spec.uplink_port).unwrap_or_else(|| unplugged(spec));
         straight(link, spec, host)
     };
-    if host.routes.len() > ROUTES_MAX || host.neighbours_of(index).count() > NEIGHBOURS_MAX {
+    if host.routing.main.len() + host.ends.len() > ROUTES_MAX
+        || host.neighbours_of(index).count() > NEIGHBOURS_MAX
+    {
         return LinkTable::new(for_tunnel_ends(link(), overlay)).map(Arc::new);
     }
     uplinks.of(spec, node.revision, link)
@@ -205,7 +258,7 @@ pub(super) fn next_hops(tables: &AttachmentTables) -> Vec<(Side, IpAddr)> {
         match tables.uplink().route(end).map(|route| route.via) {
             Some(Via::OnLink) => hops.push((Side::Uplink, end)),
             Some(Via::Gateway(gateway)) => hops.push((Side::Uplink, gateway)),
-            Some(Via::Elsewhere) | None => {}
+            Some(Via::Elsewhere | Via::Asked) | None => {}
         }
     }
     hops.extend(forwarded_hops(tables).map(|hop| (Side::Uplink, hop)));

@@ -73,6 +73,8 @@ impl Filter {
         let left: BTreeSet<(IpAddr, u8)> = hindrances
             .iter()
             .flat_map(|hindrance| &hindrance.destinations)
+            .copied()
+            .chain(tables.left())
             .map(|prefix| (prefix.address(), prefix.bits()))
             .collect();
         let left = left.into_iter().filter_map(|(address, bits)| IpPrefix::new(address, bits).ok());

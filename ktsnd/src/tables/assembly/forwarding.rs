@@ -5,9 +5,11 @@
 
 use std::net::IpAddr;
 
-use ktsn_resolve::{Forwarding, Link, Via};
+use ktsn_model::IpPrefix;
+use ktsn_resolve::{AttachmentTables, Forwarding, Link, Via};
 
 use crate::tables::kernel::router::Router;
+use crate::tables::kernel::rules::Origin;
 use crate::tables::kernel::snapshot::Snapshot;
 use crate::tables::kernel::xfrm::Policies;
 use crate::tables::spec::AttachmentSpec;
@@ -38,8 +40,33 @@ pub(super) fn forwarding(
         let mut of_family = routers.iter().filter(|(gateway, _)| gateway.is_ipv4() == is_v4).peekable();
         of_family.peek().is_some() && of_family.all(|(_, router)| forwards(router))
     };
-    let (is_v4, is_v6) = (all(true, |router| router.is_v4), all(false, |router| router.is_v6));
+    // Where rules have a say, the node's kernel sends it on: it leaves by the pod's interface.
+    let asked = host.routing.asked(Origin::Forwarded);
+    // What the node delivers to itself besides its addresses: single ones (anycast) are like these.
+    let (local, networks): (Vec<_>, Vec<_>) =
+        host.local().into_iter().partition(|prefix| IpPrefix::host(prefix.address()) == *prefix);
+    let has_local = |is_v4: bool| networks.iter().any(|prefix| prefix.address().is_ipv4() == is_v4);
+    let is_v4 = all(true, |router| router.is_v4) && !asked.is_v4 && !has_local(true);
+    let is_v6 = all(false, |router| router.is_v6) && !asked.is_v6 && !has_local(false);
     // Without forwarding nothing depends on the addresses, and equal tables are not published again.
-    let own = if is_v4 || is_v6 { host.own().collect() } else { Vec::new() };
+    let all = || host.own().chain(local.iter().map(|prefix| prefix.address())).collect();
+    let own = if is_v4 || is_v6 { all() } else { Vec::new() };
     Forwarding { own, is_v4, is_v6 }
+}
+
+/// Allowed destinations that nothing leads to while the uplink is down or away, of a pod that the node forwards for. By the pod's
+/// interface such frames would end in the node's stack, and count as sent: they are the kernel's, and count as that.
+pub(super) fn unrouted(spec: &AttachmentSpec, tables: &AttachmentTables, host: &Snapshot) -> Vec<IpPrefix> {
+    let node = tables.forwarding();
+    let is_up = host.device(&spec.uplink).is_some_and(|(_, device)| device.up);
+    if is_up || !(node.is_v4 || node.is_v6) {
+        return Vec::new();
+    }
+    let forwards = |prefix: &IpPrefix| if prefix.address().is_ipv4() { node.is_v4 } else { node.is_v6 };
+    // A part of the prefix may have a route of its own.
+    let covers = |a: IpPrefix, b: IpPrefix| a.bits() <= b.bits() && a.contains(b.address());
+    let has_route = |prefix: IpPrefix| {
+        host.routing.main.iter().any(|route| covers(route.prefix, prefix) || covers(prefix, route.prefix))
+    };
+    tables.allowed().filter(forwards).filter(|prefix| !has_route(*prefix)).collect()
 }

@@ -9,11 +9,15 @@
 //!  change, policy ──┘
 //! ```
 
+mod asking;
 mod attachment;
+mod beside;
 mod delivery;
 mod filter;
 mod forwarding;
 mod given;
+mod namespaces;
+mod neighbours;
 mod pod;
 pub(crate) mod state;
 mod uplinks;

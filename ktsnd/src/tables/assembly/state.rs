@@ -10,17 +10,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::Poll;
 
-use ktsn_resolve::{AttachmentIndex, AttachmentTables, NextHop, Side, TableError, Tables};
+use tokio::sync::mpsc;
+
+use ktsn_resolve::{AttachmentIndex, AttachmentTables, Side, TableError, Tables};
 
 use super::filter::Filter;
-use super::pod::{self, Pod};
+use super::pod::Pod;
 use super::uplinks::Uplinks;
 use super::{attachment, given};
 use crate::config::VxlanPeer;
+use crate::log_limit::LogLimit;
 use crate::policy::{Restriction, Rule};
 use crate::tables::error::TablesError;
-use crate::tables::kernel::namespace::{Entered, Identity};
+use crate::tables::kernel::namespace::Identity;
 use crate::tables::kernel::netlink::Netlink;
+use crate::tables::kernel::reader::{Opened, Read};
 use crate::tables::kernel::space::Space;
 use crate::tables::kernel::watch::Watch;
 use crate::tables::kernel::xfrm::Policies;
@@ -29,25 +33,41 @@ use crate::tables::overlay::overlays::{self, Overlays, PeersOf};
 use crate::tables::overlay::state::OverlayState;
 use crate::tables::spec::AttachmentSpec;
 
-/// Neighbours of one attachment that are kept fresh because a frame once needed them; the oldest goes first.
-const WANTED_MAX: usize = 64;
-
 /// Why the task was woken.
 pub(crate) enum Wake {
     /// Something was announced.
     Changed,
     /// A file went away beside a namespace's path.
     PathGone,
+    /// A pod's namespace was read.
+    Read(Box<Read>),
 }
 
-struct Attached {
-    spec: AttachmentSpec,
-    interface: u32,
-    tables: Option<Arc<AttachmentTables>>,
-    wanted: VecDeque<(Side, IpAddr)>,
+pub(super) struct Attached {
+    pub(super) spec: AttachmentSpec,
+    pub(super) interface: u32,
+    pub(super) tables: Option<Arc<AttachmentTables>>,
+    pub(super) wanted: VecDeque<(Side, IpAddr)>,
+    /// Why nothing of it is served, or its uplink is not there; and what was logged of that last.
+    fault: Option<String>,
     warned: Option<String>,
+    log_limit: LogLimit,
     /// A warning named addresses that are not given.
     has_warned_of_addresses: bool,
+}
+
+impl Attached {
+    /// Logs what is wrong, where that is news. A pod can cause news without end: what is too soon is told by the next look, if it
+    /// still holds.
+    pub(super) fn tell(&mut self, report: &dyn Fn(Event)) {
+        if self.fault == self.warned || self.fault.is_some() && !self.log_limit.allows() {
+            return;
+        }
+        self.warned.clone_from(&self.fault);
+        if let Some(text) = &self.fault {
+            report(Event::Warning(text.clone()));
+        }
+    }
 }
 
 /// An attachment's tables, and its overlay to show.
@@ -58,11 +78,15 @@ type Interfaces = BTreeMap<u64, Vec<u32>>;
 
 /// The state of the tables' task: what it knows of the host, of pods and of attachments, and what it published last.
 pub(crate) struct TablesState {
-    report: Box<dyn Fn(Event) + Send>,
-    host: Space,
-    pods: BTreeMap<PathBuf, Pod>,
-    attached: BTreeMap<u16, Attached>,
-    overlays: Overlays,
+    pub(super) report: Box<dyn Fn(Event) + Send>,
+    pub(super) host: Space,
+    pub(super) pods: BTreeMap<PathBuf, Pod>,
+    /// Readings of pods' namespaces so far.
+    pub(super) readings_count: u64,
+    pub(super) read_sender: mpsc::UnboundedSender<Read>,
+    pub(super) reads: mpsc::UnboundedReceiver<Read>,
+    pub(super) attached: BTreeMap<u16, Attached>,
+    pub(super) overlays: Overlays,
     policies: Policies,
     filter: Filter,
     uplinks: Uplinks,
@@ -86,10 +110,14 @@ impl TablesState {
             )));
             Policies::unknown()
         });
+        let (read_sender, reads) = mpsc::unbounded_channel();
         Ok(Self {
             report,
             host,
             pods: BTreeMap::new(),
+            readings_count: 0,
+            read_sender,
+            reads,
             attached: BTreeMap::new(),
             overlays: Overlays::default(),
             policies,
@@ -108,9 +136,12 @@ impl TablesState {
             let mut changed =
                 self.host.socket.poll(context).is_ready() | self.policies.poll(context).is_ready();
             for pod in self.pods.values_mut() {
-                changed |= pod.space.socket.poll(context).is_ready();
+                changed |= pod.poll(context).is_ready();
             }
             let gone = self.watch.as_mut().is_some_and(|watch| watch.poll(context).is_ready());
+            if let Poll::Ready(read) = self.poll_read(context) {
+                return Poll::Ready(Wake::Read(read));
+            }
             match (gone, changed) {
                 (true, _) => Poll::Ready(Wake::PathGone),
                 (false, true) => Poll::Ready(Wake::Changed),
@@ -120,15 +151,12 @@ impl TablesState {
         .await
     }
 
-    /// Whether something was announced that no dump, or not every table, has shown yet.
+    /// Whether something of the node was announced that no dump, or not every table, has shown yet.
     pub(crate) fn is_behind(&self) -> bool {
-        self.is_stale
-            || self.policies.is_behind()
-            || self.host.is_behind()
-            || self.pods.values().any(|pod| pod.space.is_behind())
+        self.is_stale || self.policies.is_behind() || self.host.is_behind()
     }
 
-    /// Dumps what changed and publishes what follows from it; false when the kernel refused.
+    /// Dumps what changed of the node and publishes what follows from it; false when the kernel refused.
     pub(crate) fn refresh(&mut self) -> bool {
         let mut is_whole = true;
         let mut changed = |refreshed: Result<bool, String>, otherwise: bool| {
@@ -142,23 +170,15 @@ impl TablesState {
         let policies = self.policies.refresh().map_err(|error| format!("IPsec policies: {error}"));
         let mut host_changed = changed(policies, true) | std::mem::take(&mut self.is_stale);
         host_changed |= changed(self.host.refresh().map_err(|error| error.to_string()), false);
-        let mut pods = BTreeSet::new();
-        for (path, pod) in &mut self.pods {
-            if changed(pod.space.refresh().map_err(|error| error.to_string()), false) {
-                pods.insert(path.clone());
-            }
-        }
         if host_changed {
             self.learn();
-        }
-        if host_changed || !pods.is_empty() {
-            self.rebuild(|spec| host_changed || pods.contains(&spec.attachment.netns));
+            self.rebuild(|_| true);
         }
         is_whole
     }
 
     /// Takes over what the node's snapshot shows of the devices that attachments learn from.
-    fn learn(&mut self) {
+    pub(super) fn learn(&mut self) {
         let specs = self.attached.values().map(|attached| &attached.spec);
         self.overlays.learn(specs, &self.host.snapshot);
     }
@@ -188,7 +208,7 @@ impl TablesState {
     }
 
     /// Makes the tables of the attachments that are `concerned` again; those whose interface is gone end here.
-    fn rebuild(&mut self, concerned: impl Fn(&AttachmentSpec) -> bool) {
+    pub(super) fn rebuild(&mut self, concerned: impl Fn(&AttachmentSpec) -> bool) {
         let (mut differs, mut ended) = (false, Vec::new());
         let interfaces = self.interfaces();
         let mut all = std::mem::take(&mut self.attached);
@@ -213,23 +233,31 @@ impl TablesState {
             self.pods.get(&spec.attachment.netns)?.space.snapshot.devices.get(&attached.interface)?;
         if device.name != spec.interface {
             let (path, old) = (spec.attachment.netns.display(), &spec.interface);
-            (self.report)(Event::Warning(format!("{path}: {old} is called {} now", device.name)));
+            if attached.log_limit.allows() {
+                (self.report)(Event::Warning(format!("{path}: {old} is called {} now", device.name)));
+            }
             spec.interface.clone_from(&device.name);
         }
         let mut warning = None;
         if self.host.snapshot.device(&spec.uplink).is_none() {
             warning = Some(format!("uplink {}: no such device; nothing leaves by it", spec.uplink));
         }
+        warning = warning.or_else(|| self.filter_fault(spec));
         let assembled = self.assemble(spec, attached.interface, interfaces);
         let assembled =
             assembled.map_err(|error| warning = Some(format!("{error}; left to the kernel"))).ok();
-        if warning != attached.warned {
-            if let Some(text) = &warning {
-                (self.report)(Event::Warning(text.clone()));
-            }
-            attached.warned = warning;
-        }
+        attached.fault = warning;
+        attached.tell(&*self.report);
         Some(self.accept(attached, assembled))
+    }
+
+    /// Why the rules of the pod's own packet filter are not known, where they are not.
+    fn filter_fault(&self, spec: &AttachmentSpec) -> Option<String> {
+        let fault = self.pods.get(&spec.attachment.netns)?.space.snapshot.filter.fault.as_ref()?;
+        Some(format!(
+            "{}: the packet filter of its namespace cannot be read: {fault}; its datagrams are left to the kernel (routing_rules)",
+            spec.place()
+        ))
     }
 
     /// The tables of `spec`, whose interface has the number `interface` in its namespace. Attaching and every change make
@@ -241,12 +269,15 @@ impl TablesState {
         interfaces: &Interfaces,
     ) -> Result<Assembled, TablesError> {
         let pod = self.pods.get_mut(&spec.attachment.netns).ok_or(TablesError::Ended)?;
+        if let Some(fault) = &pod.fault {
+            return Err(TablesError::NotFollowed(fault.clone()));
+        }
         pod.find_number(spec, &mut self.host);
         let attached = interfaces.get(&pod.cookie).map_or(&[][..], Vec::as_slice);
         let others: Vec<u32> = attached.iter().copied().filter(|other| *other != interface).collect();
         let inputs = self.overlays.inputs(spec, &self.policies);
         let (tables, overlay) =
-            attachment::tables(spec, interface, &others, pod, &self.host, &mut self.uplinks, inputs)?;
+            attachment::tables(spec, interface, &others, pod, &mut self.host, &mut self.uplinks, inputs)?;
         Ok((self.filter.apply(spec, tables)?, overlay))
     }
 
@@ -330,10 +361,12 @@ impl TablesState {
 
     /// Publishes the tables as they are now.
     fn publish(&mut self) -> Option<Arc<Tables>> {
-        let generation = self.published.as_ref().map_or(0, |tables| tables.generation()) + 1;
         let all = self.attached.keys().next_back().into_iter().flat_map(|last| 0..=*last);
         let attachments = all.map(|index| self.attached.get(&index)?.tables.clone());
-        let tables = Tables::shared(generation, attachments.collect());
+        let tables = match &self.published {
+            Some(before) => before.next(attachments.collect()),
+            None => Tables::shared(1, attachments.collect()),
+        };
         let report = |error: TableError| (self.report)(Event::Warning(error.to_string()));
         let tables = Arc::new(tables.map_err(report).ok()?);
         self.published = Some(tables.clone());
@@ -342,15 +375,11 @@ impl TablesState {
     }
 
     /// See [`crate::tables::Manager::add`].
-    pub(crate) fn add(
-        &mut self,
-        spec: AttachmentSpec,
-        entered: Option<Entered>,
-    ) -> Result<Added, TablesError> {
+    pub(crate) fn add(&mut self, spec: AttachmentSpec, opened: Opened) -> Result<Added, TablesError> {
         let before = self.attached.remove(&spec.index.0);
         self.overlays.forget(spec.index.0);
         self.filter.forget(spec.index.0);
-        let added = self.try_add(spec, entered);
+        let added = self.try_add(spec, opened);
         self.release();
         if added.is_err() {
             // What was read on the way is the others' too.
@@ -362,7 +391,7 @@ impl TablesState {
         added
     }
 
-    fn try_add(&mut self, mut spec: AttachmentSpec, entered: Option<Entered>) -> Result<Added, TablesError> {
+    fn try_add(&mut self, mut spec: AttachmentSpec, opened: Opened) -> Result<Added, TablesError> {
         self.look_at(&spec.attachment.netns);
         let learnt = overlays::watched(self.specs().chain([&spec]));
         let learns_more = learnt != self.host.learnt;
@@ -372,7 +401,8 @@ impl TablesState {
         let specs = self.attached.values().map(|attached| &attached.spec);
         self.overlays.learn(specs.chain([&spec]), &self.host.snapshot);
         attachment::check_devices(&spec.attachment, &spec.uplink, &self.host.snapshot)?;
-        let pod = pod::open(&mut self.pods, &spec.attachment.netns, entered)?;
+        // A device that was made a moment ago is not in what was read before.
+        let pod = self.hold(&spec.attachment.netns, opened)?;
         let place = || spec.attachment.netns.display().to_string();
         let found = pod.space.snapshot.device(&spec.interface).filter(|(_, device)| device.mac.is_some());
         let Some((interface, device)) = found else {
@@ -388,9 +418,11 @@ impl TablesState {
         spec.addresses = addresses.clone();
         let assembled = self.assemble(&spec, interface, &interfaces)?;
         let (index, netns) = (spec.index, spec.attachment.netns.clone());
-        let (tables, wanted, warned) = (None, VecDeque::new(), None);
+        let (tables, wanted, fault, warned) = (None, VecDeque::new(), self.filter_fault(&spec), None);
+        let (log_limit, has_warned_of_addresses) = (LogLimit::default(), false);
         let mut attached =
-            Attached { spec, interface, tables, wanted, warned, has_warned_of_addresses: false };
+            Attached { spec, interface, tables, wanted, fault, warned, log_limit, has_warned_of_addresses };
+        attached.tell(&*self.report);
         self.accept(&mut attached, Some(assembled));
         self.attached.insert(index.0, attached);
         // Those of this namespace yield to it. What else the host's refresh above changed need not be waited for: many
@@ -414,24 +446,16 @@ impl TablesState {
         self.publish();
     }
 
-    /// See [`crate::tables::Manager::ensure_neighbour`].
-    pub(crate) fn ensure_neighbour(&mut self, index: AttachmentIndex, next_hop: NextHop) {
-        let Some(attached) = self.attached.get_mut(&index.0) else { return };
-        let wanted = (next_hop.side, next_hop.address);
-        if !attached.wanted.contains(&wanted) {
-            if attached.wanted.len() >= WANTED_MAX {
-                attached.wanted.pop_front();
-            }
-            attached.wanted.push_back(wanted);
-        }
-        self.ask(index, &[wanted]);
-    }
-
     /// Calls [`Self::look`] if `path` leads to another namespace by now.
     fn look_at(&mut self, path: &Path) {
         if self.pods.get(path).is_some_and(|pod| Identity::of(path).ok() != Some(pod.identity)) {
             self.look();
         }
+    }
+
+    /// Whether there is a path to look at.
+    pub(crate) fn has_pods(&self) -> bool {
+        !self.pods.is_empty()
     }
 
     /// Looks where the paths lead; lets go of what is gone.
@@ -440,6 +464,7 @@ impl TablesState {
             (Identity::of(path).ok() != Some(pod.identity)).then(|| path.clone())
         };
         let gone: Vec<PathBuf> = self.pods.iter().filter_map(gone).collect();
+        self.pods.values_mut().for_each(Pod::look);
         if gone.is_empty() {
             return;
         }
@@ -449,50 +474,5 @@ impl TablesState {
         // First of all: an open socket keeps the namespace and its devices alive.
         self.pods.retain(|path, _| !gone.contains(path));
         self.end(&ended);
-    }
-
-    /// Has the kernel probe what it does not know, or what was not confirmed for a while.
-    pub(crate) fn probe(&mut self) {
-        if self.overlays.is_due() {
-            self.learn();
-            self.rebuild(|spec| spec.attachment.overlay.routed().is_some());
-        }
-        for (device, gateway) in self.overlays.gateways(&self.host.snapshot) {
-            if let Err(error) = self.host.ask(device, gateway) {
-                (self.report)(Event::Warning(format!("neighbour {gateway}: {error}")));
-            }
-        }
-        let all: Vec<AttachmentIndex> = self.attached.keys().copied().map(AttachmentIndex).collect();
-        for index in all {
-            self.probe_for(index);
-        }
-    }
-
-    fn probe_for(&mut self, index: AttachmentIndex) {
-        let Some(attached) = self.attached.get(&index.0) else { return };
-        let mut hops = attached.tables.as_deref().map(attachment::next_hops).unwrap_or_default();
-        hops.extend(&attached.wanted);
-        hops.sort_unstable();
-        hops.dedup();
-        self.ask(index, &hops);
-    }
-
-    /// One request for each of these that is not fresh.
-    fn ask(&mut self, index: AttachmentIndex, hops: &[(Side, IpAddr)]) {
-        let Some(attached) = self.attached.get(&index.0) else { return };
-        let Some(pod) = self.pods.get_mut(&attached.spec.attachment.netns) else { return };
-        let uplink = self.host.snapshot.device(&attached.spec.uplink).map(|(index, _)| index);
-        for &(side, address) in hops {
-            let (space, device) = match side {
-                Side::Interface => (&mut pod.space, Some(attached.interface)),
-                Side::Uplink => (&mut self.host, uplink),
-            };
-            let Some(device) = device.filter(|device| !space.snapshot.is_fresh(*device, address)) else {
-                continue;
-            };
-            if let Err(error) = space.ask(device, address) {
-                (self.report)(Event::Warning(format!("neighbour {address}: {error}")));
-            }
-        }
     }
 }

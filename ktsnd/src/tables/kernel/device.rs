@@ -12,7 +12,9 @@ use std::path::Path;
 
 use ktsn_wire::MacAddress;
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage,
+};
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 
 use super::netlink::Netlink;
@@ -34,6 +36,8 @@ pub(crate) struct Device {
     /// `None` when it is no Ethernet device.
     pub(crate) mac: Option<MacAddress>,
     pub(crate) mtu: u32,
+    /// The hop limit of IPv6 datagrams whose program sets none.
+    pub(crate) hop_limit_v6: Option<u8>,
     /// Administratively up.
     pub(crate) up: bool,
     pub(crate) loopback: bool,
@@ -63,6 +67,7 @@ impl Device {
                 LinkAttribute::Controller(master) => device.master = Some(master),
                 LinkAttribute::Link(index) => peer = Some(index),
                 LinkAttribute::LinkNetNsId(id) => namespace = Some(id),
+                LinkAttribute::AfSpecUnspec(families) => device.hop_limit_v6 = hop_limit_v6(&families),
                 LinkAttribute::LinkInfo(infos) => {
                     device.vxlan = vxlan_device::of_link(&infos);
                     device.kind = kind(&infos);
@@ -73,6 +78,17 @@ impl Device {
         device.peer = peer.zip(namespace).filter(|_| device.kind == Kind::Veth);
         (link.header.index, device)
     }
+}
+
+fn hop_limit_v6(families: &[AfSpecUnspec]) -> Option<u8> {
+    let v6 = families.iter().find_map(|family| match family {
+        AfSpecUnspec::Inet6(attributes) => Some(attributes),
+        _ => None,
+    })?;
+    v6.iter().find_map(|attribute| match attribute {
+        AfSpecInet6::DevConf(settings) => u8::try_from(settings.hoplimit).ok().filter(|limit| *limit != 0),
+        _ => None,
+    })
 }
 
 fn kind(infos: &[LinkInfo]) -> Kind {

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A network namespace: who it is, and a netlink socket inside of it.
 //!
-//! In: a path. Out: an [`Identity`] to compare later, and a socket. The thread that enters the namespace is a
-//! short-lived one, so no thread of the daemon ever is in a foreign namespace.
+//! In: a path, or the namespace that a short-lived thread has entered. Out: an [`Identity`] to compare later, and a socket.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
+use super::icmp;
 use super::netlink::Netlink;
+use super::pod_filter::{Nft, OlderTables};
+use super::raw::Raw;
 use crate::sys;
 
 /// Which namespace a path leads to.
@@ -35,6 +34,23 @@ pub(crate) struct Entered {
     pub(crate) identity: Identity,
     pub(crate) netlink: Netlink,
     pub(crate) cookie: u64,
+    pub(crate) beside: BesideSockets,
+}
+
+/// Sockets and files that hint at what rtnetlink does not announce.
+#[derive(Debug)]
+pub(crate) struct BesideSockets {
+    pub(crate) icmp: icmp::Sockets,
+    /// Without it this kernel has no nf_tables.
+    pub(crate) filter: Option<Netlink<Raw<Nft>>>,
+    pub(crate) older: OlderTables,
+}
+
+impl BesideSockets {
+    /// Of the calling thread's namespace.
+    fn here() -> io::Result<Self> {
+        Ok(Self { icmp: icmp::Sockets::open()?, filter: Netlink::open().ok(), older: OlderTables::here() })
+    }
 }
 
 impl Entered {
@@ -43,19 +59,6 @@ impl Entered {
         let identity = Identity::of(Path::new("/proc/thread-self/ns/net"))?;
         let netlink = Netlink::open()?;
         let cookie = sys::netns_cookie(netlink.as_fd())?;
-        Ok(Self { identity, netlink, cookie })
+        Ok(Self { identity, netlink, cookie, beside: BesideSockets::here()? })
     }
-}
-
-/// Opens a netlink socket inside of the namespace at `path`; tells which one that was.
-pub(crate) fn open(path: &Path) -> io::Result<Entered> {
-    let file = File::open(path)?;
-    let entered = std::thread::scope(|scope| {
-        let inside = || {
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-            Entered::here()
-        };
-        scope.spawn(inside).join()
-    });
-    entered.unwrap_or_else(|_| Err(io::Error::other("the thread that entered it panicked")))
 }

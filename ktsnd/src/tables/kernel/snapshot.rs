@@ -2,7 +2,7 @@
 //! A namespace's links, addresses, routes and neighbours as one dump showed them.
 //!
 //! In: a netlink socket of that namespace. Out: a [`Snapshot`], and of it what one device's table needs.
-//! Only the main routing table counts; policy routing rules, type-of-service routes and cached routes are left out.
+//! Of routes those of the main table count. Where rules or other tables have a say, the kernel is asked ([`Routing::asked`]).
 
 pub(crate) mod fuzzing;
 
@@ -17,20 +17,24 @@ use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessa
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage,
 };
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHopFlags, RouteType,
-    RouteVia,
-};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
+use super::ask::Answer;
 use super::device::{self, Device, mac};
+use super::ends::Ends;
 use super::netlink::Netlink;
+use super::pod_filter::PodFilter;
 use super::router::Router;
+use super::routes::{Hop, MainRoute};
+use super::routing::Routing;
+use super::rules::Origin;
 use super::vxlan_device::{self, Forwarding};
 use crate::tables::error::TablesError;
 
 /// NUD_REACHABLE, _STALE, _DELAY, _PROBE, _NOARP, _PERMANENT: the MAC address may be used (NUD_VALID).
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
+/// NUD_FAILED: the neighbour did not answer.
+const NUD_FAILED: u16 = 0x20;
 /// Valid neighbour states that need no new probe: all but NUD_STALE.
 const NUD_FRESH: u16 = NUD_VALID & !0x04;
 
@@ -43,22 +47,6 @@ struct Address {
     /// The address may not be used as a source: not yet, or no more.
     unusable: bool,
     deprecated: bool,
-}
-
-/// A way that a route may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hop {
-    pub(crate) device: u32,
-    pub(crate) gateway: Option<IpAddr>,
-}
-
-/// A route of the main table; no hops: unreachable, blackhole, prohibit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MainRoute {
-    pub(crate) prefix: IpPrefix,
-    metric: u32,
-    source: Option<IpAddr>,
-    pub(crate) hops: Vec<Hop>,
 }
 
 /// A neighbour in whatever state.
@@ -74,14 +62,18 @@ pub(crate) struct Snapshot {
     /// Devices, by number.
     pub(crate) devices: BTreeMap<u32, Device>,
     addresses: Vec<Address>,
-    /// Routes of the main table; of equal prefixes the preferred one first.
-    pub(crate) routes: Vec<MainRoute>,
+    /// Routes and rules.
+    pub(crate) routing: Routing,
+    /// The kernel's answers for tunnel ends, where the main table has none.
+    pub(crate) ends: Ends,
     routers: BTreeMap<u32, Router>,
     neighbours: BTreeMap<(u32, IpAddr), Known>,
     /// Forwarding entries of the VXLAN devices with learnt tables, in the kernel's order.
     pub(crate) forwarding: Vec<Forwarding>,
     /// Beside them: port of the same bridge, and a MAC address behind it.
     stations: Vec<(u32, MacAddress)>,
+    /// Of a pod's namespace: its own packet filter.
+    pub(crate) filter: PodFilter,
 }
 
 fn netlink_error(what: &'static str) -> impl Fn(io::Error) -> TablesError {
@@ -106,17 +98,12 @@ impl Snapshot {
             _ => None,
         });
         self.addresses = addresses.map_err(netlink_error("addresses"))?;
-        self.routes.clear();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let mut request = RouteMessage::default();
-            request.header.address_family = family;
-            let routes = netlink.dump(&RouteNetlinkMessage::GetRoute(request), |message| match message {
-                RouteNetlinkMessage::NewRoute(message) => route(&message),
-                _ => None,
-            });
-            self.routes.extend(routes.map_err(netlink_error("routes"))?);
-        }
-        self.routes.sort_by_key(|route| route.metric); // stable: among equals the kernel's order
+        self.take_routing(netlink)
+    }
+
+    /// Dumps routes and rules.
+    pub(crate) fn take_routing(&mut self, netlink: &mut Netlink) -> Result<(), TablesError> {
+        self.routing = Routing::take(netlink).map_err(netlink_error("routes"))?;
         Ok(())
     }
 
@@ -195,19 +182,25 @@ impl Snapshot {
     /// Prefixes whose preferred route leaves by a tunnel device.
     pub(crate) fn tunnelled(&self) -> impl Iterator<Item = IpPrefix> {
         let by_tunnel = |route: &&MainRoute| route.hops.iter().any(|hop| self.is_tunnel(hop.device));
-        self.routes.iter().filter(by_tunnel).map(|route| route.prefix)
+        let ends = self.ends.answers().filter_map(|(vtep, answer)| {
+            answer.filter(|answer| self.is_tunnel(answer.device)).map(|_| IpPrefix::host(vtep))
+        });
+        self.routing.main.iter().filter(by_tunnel).map(|route| route.prefix).chain(ends)
     }
 
     /// The kernel's route to an address; of equal lengths the first is preferred.
     pub(crate) fn route_to(&self, address: IpAddr) -> Option<&MainRoute> {
-        let all = self.routes.iter().filter(|route| route.prefix.contains(address)).rev();
+        let all = self.routing.main.iter().filter(|route| route.prefix.contains(address)).rev();
         all.max_by_key(|route| route.prefix.bits())
     }
 
     /// The tunnel device that the kernel's route to an address leaves by.
     pub(crate) fn tunnel_to(&self, address: IpAddr) -> Option<&str> {
-        let hop = self.route_to(address)?.hops.iter().find(|hop| self.is_tunnel(hop.device))?;
-        self.devices.get(&hop.device).map(|device| device.name.as_str())
+        let device = match self.ends.to(address) {
+            Some(answer) => answer.map(|answer| answer.device).filter(|device| self.is_tunnel(*device))?,
+            None => self.route_to(address)?.hops.iter().find(|hop| self.is_tunnel(hop.device))?.device,
+        };
+        self.devices.get(&device).map(|device| device.name.as_str())
     }
 
     /// The MAC address of a device's neighbour, when the kernel may use it.
@@ -273,7 +266,7 @@ impl Snapshot {
     pub(crate) fn default_device(&self) -> Option<String> {
         let leads = |route: &&MainRoute| route.prefix.bits() == 0 && !route.hops.is_empty();
         let default = |is_v4: bool| {
-            self.routes.iter().filter(leads).find(|route| route.prefix.address().is_ipv4() == is_v4)
+            self.routing.main.iter().filter(leads).find(|route| route.prefix.address().is_ipv4() == is_v4)
         };
         let hop = default(true).or_else(|| default(false))?.hops.first()?;
         self.devices.get(&hop.device).map(|device| device.name.clone())
@@ -283,11 +276,55 @@ impl Snapshot {
     pub(crate) fn routes_by<'a>(&'a self, devices: &'a [u32]) -> impl Iterator<Item = IpPrefix> + 'a {
         let by = |route: &&MainRoute| route.hops.iter().any(|hop| devices.contains(&hop.device));
         let mut seen = BTreeSet::new();
-        self.routes
+        self.routing
+            .main
             .iter()
             .filter(move |route| seen.insert((route.prefix.address(), route.prefix.bits())))
             .filter(by)
             .map(|route| route.prefix)
+    }
+
+    /// What the namespace delivers to itself, besides its addresses.
+    pub(crate) fn local(&self) -> Vec<IpPrefix> {
+        self.routing.local(|address| self.addresses.iter().any(|own| own.address == address))
+    }
+
+    /// Whether the kernel is asked about any of its own datagrams.
+    pub(crate) fn is_asked(&self) -> bool {
+        let is_unsure = |route: &MainRoute| route.is_asked || self.is_passed_over(route);
+        let asked = self.routing.asked(Origin::Own);
+        asked.is_v4
+            || asked.is_v6
+            || !self.routing.exceptions.is_empty()
+            || self.routing.main.iter().any(is_unsure)
+    }
+
+    /// Whether the same neighbours have not answered: Linux passes over routes by those.
+    pub(crate) fn has_same_failures(&self, other: &Self) -> bool {
+        let failed = |of: &Self| -> BTreeSet<(u32, IpAddr)> {
+            let is_failed = |(_, known): &(&(u32, IpAddr), &Known)| known.state & NUD_FAILED != 0;
+            of.neighbours.iter().filter(is_failed).map(|(key, _)| *key).collect()
+        };
+        failed(self) == failed(other)
+    }
+
+    /// Whether the main table alone does not say how an address is reached.
+    pub(crate) fn must_ask(&self, address: IpAddr) -> bool {
+        let is_unsure = |route: &MainRoute| route.is_asked || self.is_passed_over(route);
+        self.routing.asked(Origin::Own).has(address) || self.route_to(address).is_some_and(is_unsure)
+    }
+
+    /// Whether Linux may take a shorter IPv6 route instead of this one: its gateway did not answer.
+    fn is_passed_over(&self, route: &MainRoute) -> bool {
+        let is_failed = |hop: &Hop| {
+            let known = hop.gateway.and_then(|gateway| self.neighbours.get(&(hop.device, gateway)));
+            known.is_some_and(|known| known.state & NUD_FAILED != 0)
+        };
+        let is_shorter = |other: &MainRoute| {
+            other.prefix.bits() < route.prefix.bits() && other.prefix.contains(route.prefix.address())
+        };
+        let is_v6 = route.prefix.address().is_ipv6();
+        is_v6 && route.hops.iter().any(is_failed) && self.routing.main.iter().any(is_shorter)
     }
 
     /// What the table of one device is made from; `None` when there is no such device or it is no Ethernet device.
@@ -296,13 +333,26 @@ impl Snapshot {
         let mut addresses: Vec<&Address> =
             self.addresses.iter().filter(|entry| entry.device == index && !entry.unusable).collect();
         addresses.sort_by_key(|entry| entry.deprecated);
-        let routes = self.routes.iter().map(|route| {
+        let routes = self.routing.main.iter().map(|route| {
             let via = match route.hops.iter().find(|hop| hop.device == index) {
+                _ if route.is_asked || self.is_passed_over(route) => Via::Asked,
                 Some(Hop { gateway: Some(gateway), .. }) => Via::Gateway(*gateway),
                 Some(Hop { gateway: None, .. }) => Via::OnLink,
                 None => Via::Elsewhere,
             };
             Route { prefix: route.prefix, via, source: route.source }
+        });
+        let own: Vec<(IpAddr, u8)> = self.addresses.iter().map(|entry| (entry.address, entry.bits)).collect();
+        let unusual =
+            self.routing.unusual(&own).map(|prefix| Route { prefix, via: Via::Asked, source: None });
+        let ends = self.ends.answers().map(|(vtep, answer)| {
+            let via = match answer {
+                Some(Answer { device, gateway, .. }) if device == index => {
+                    gateway.map_or(Via::OnLink, Via::Gateway)
+                }
+                _ => Via::Elsewhere,
+            };
+            Route { prefix: IpPrefix::host(vtep), via, source: None }
         });
         Some(Link {
             port,
@@ -310,7 +360,7 @@ impl Snapshot {
             mac: device.mac?,
             mtu: device.mtu,
             addresses: addresses.iter().map(|entry| (entry.address, entry.bits)).collect(),
-            routes: routes.collect(),
+            routes: ends.chain(unusual).chain(routes).collect(),
             neighbours: self.neighbours_of(index).collect(),
         })
     }
@@ -337,65 +387,6 @@ fn address(message: &AddressMessage) -> Option<Address> {
             || (flags.contains(AddressFlags::Tentative) && !optimistic),
         deprecated: flags.contains(AddressFlags::Deprecated),
     })
-}
-
-fn ip(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
-        RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
-        _ => None,
-    }
-}
-
-fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
-    attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Gateway(address) => ip(address),
-        RouteAttribute::Via(RouteVia::Inet(address)) => Some(IpAddr::V4(*address)),
-        RouteAttribute::Via(RouteVia::Inet6(address)) => Some(IpAddr::V6(*address)),
-        _ => None,
-    })
-}
-
-fn route(message: &RouteMessage) -> Option<MainRoute> {
-    let header = &message.header;
-    let any = match header.address_family {
-        AddressFamily::Inet => IpAddr::from([0; 4]),
-        AddressFamily::Inet6 => IpAddr::from([0; 16]),
-        _ => return None,
-    };
-    let is_nowhere =
-        matches!(header.kind, RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit);
-    let unfit = header.tos != 0 || header.flags.intersects(RouteFlags::Cloned | RouteFlags::Dead);
-    if unfit || !(is_nowhere || header.kind == RouteType::Unicast) {
-        return None;
-    }
-    let (mut table, mut network, mut metric) = (u32::from(header.table), any, 0);
-    let (mut source, mut device, mut hops) = (None, None, Vec::new());
-    for attribute in &message.attributes {
-        match attribute {
-            RouteAttribute::Table(number) => table = *number,
-            RouteAttribute::Destination(address) => network = ip(address)?,
-            RouteAttribute::Priority(number) => metric = *number,
-            RouteAttribute::PrefSource(address) => source = ip(address),
-            RouteAttribute::Oif(index) => device = Some(*index),
-            RouteAttribute::MultiPath(paths) => {
-                let alive = paths.iter().filter(|path| !path.flags.contains(RouteNextHopFlags::Dead));
-                hops.extend(
-                    alive
-                        .map(|path| Hop { device: path.interface_index, gateway: gateway(&path.attributes) }),
-                );
-            }
-            _ => {}
-        }
-    }
-    if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
-        return None;
-    }
-    if let Some(device) = device.filter(|_| !is_nowhere) {
-        hops.push(Hop { device, gateway: gateway(&message.attributes) });
-    }
-    let prefix = IpPrefix::covering(network, header.destination_prefix_length).ok()?;
-    Some(MainRoute { prefix, metric, source, hops })
 }
 
 fn neighbour(message: &NeighbourMessage) -> Option<((u32, IpAddr), Known)> {

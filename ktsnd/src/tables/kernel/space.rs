@@ -7,7 +7,9 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use super::ends::End;
 use super::netlink::{Hints, Listener, Netlink};
 use super::snapshot::{Snapshot, use_neighbour};
 use crate::tables::error::TablesError;
@@ -15,11 +17,15 @@ use crate::tables::error::TablesError;
 /// One namespace as long as it is held.
 pub(crate) struct Space {
     pub(crate) socket: Listener,
-    pub(crate) snapshot: Snapshot,
+    pub(crate) snapshot: Arc<Snapshot>,
     /// The snapshot's revision: grows when the snapshot changes.
     pub(crate) revision: u64,
+    /// The revision of the kernel's answers about routes: grows when older answers hold no more.
+    pub(crate) answers: u64,
     /// VXLAN devices whose forwarding tables are learnt.
     pub(crate) learnt: BTreeSet<String>,
+    /// Messages of routers were lost: only the kernel knows which destinations have routes of their own.
+    pub(crate) is_unsure: bool,
     /// True for the daemon's own namespace, the node's.
     is_own: bool,
 }
@@ -27,18 +33,21 @@ pub(crate) struct Space {
 impl Space {
     /// The daemon's own namespace.
     pub(crate) fn own(netlink: Netlink) -> Result<Self, TablesError> {
-        let mut space = Self::new(netlink)?;
+        let mut netlink = netlink;
+        let mut snapshot = Snapshot::take(&mut netlink)?;
+        snapshot.take_routers();
+        let mut space = Self::new(netlink, snapshot)?;
         space.is_own = true;
-        space.snapshot.take_routers();
         Ok(space)
     }
 
-    /// The namespace that the socket is in.
-    pub(crate) fn new(mut netlink: Netlink) -> Result<Self, TablesError> {
-        let snapshot = Snapshot::take(&mut netlink)?;
+    /// The namespace that the socket hears of, as it was after the socket had been opened.
+    pub(crate) fn new(netlink: Netlink, snapshot: Snapshot) -> Result<Self, TablesError> {
+        let snapshot = Arc::new(snapshot);
         let socket =
             Listener::new(netlink).map_err(|source| TablesError::Netlink { what: "socket", source })?;
-        Ok(Self { socket, snapshot, revision: 0, learnt: BTreeSet::new(), is_own: false })
+        let (is_own, is_unsure) = (false, false);
+        Ok(Self { socket, snapshot, revision: 0, answers: 1, learnt: BTreeSet::new(), is_unsure, is_own })
     }
 
     /// Whether something was announced that no dump has shown yet.
@@ -49,7 +58,7 @@ impl Space {
     /// Reads what was announced by now, and dumps what it hints at; whether the snapshot is another one now. What was done in
     /// the namespace before this call was announced before it.
     pub(crate) fn catch_up(&mut self) -> Result<bool, TablesError> {
-        self.socket.netlink.drain();
+        while !self.socket.netlink.drain() {}
         self.refresh()
     }
 
@@ -61,15 +70,45 @@ impl Space {
         if !hints.any() {
             return Ok(false);
         }
-        let mut next = self.snapshot.clone();
+        let mut next = Snapshot::clone(&self.snapshot);
         dump(netlink, &mut next, hints, &self.learnt).inspect_err(|_| netlink.hints = Hints::all())?;
         if self.is_own && hints.layout {
             next.take_routers();
         }
-        let changed = next != self.snapshot;
-        self.snapshot = next;
+        Ok(self.show(next, hints.layout))
+    }
+
+    /// Takes over what a dump showed, of links, addresses, routes and rules where `is_layout`; whether something else holds now than
+    /// before.
+    pub(crate) fn show(&mut self, next: Snapshot, is_layout: bool) -> bool {
+        // Answers follow from all tables and rules, also from those that no snapshot shows.
+        let is_other_way = !next.has_same_failures(&self.snapshot)
+            || next.routing.exceptions != self.snapshot.routing.exceptions;
+        let is_lapsed = (is_layout || is_other_way) && (self.is_unsure || next.is_asked());
+        self.answers += u64::from(is_lapsed);
+        let is_other = next != *self.snapshot;
+        if is_other {
+            self.snapshot = Arc::new(next);
+        }
+        let changed = is_other || is_lapsed;
         self.revision += u64::from(changed);
-        Ok(changed)
+        changed
+    }
+
+    /// Asks the kernel about tunnel ends that the main table alone does not reach, as far as it was not asked before; whether there
+    /// are new answers.
+    pub(crate) fn ask_ends(&mut self, ends: impl Iterator<Item = End>) -> Result<bool, TablesError> {
+        let snapshot = Arc::make_mut(&mut self.snapshot);
+        let mut asked = false;
+        for end in ends {
+            if !snapshot.ends.has(&end) && snapshot.must_ask(end.vtep) {
+                let answered = snapshot.ends.ask(&mut self.socket.netlink, end);
+                answered.map_err(|source| TablesError::Netlink { what: "routes", source })?;
+                asked = true;
+            }
+        }
+        self.revision += u64::from(asked);
+        Ok(asked)
     }
 
     /// Asks the kernel to resolve a neighbour, or to probe it once more.
@@ -79,7 +118,7 @@ impl Space {
 }
 
 /// Takes what was hinted at. A device's number may be another one after each change of the layout.
-fn dump(
+pub(super) fn dump(
     netlink: &mut Netlink,
     next: &mut Snapshot,
     hints: Hints,
@@ -87,6 +126,12 @@ fn dump(
 ) -> Result<(), TablesError> {
     if hints.layout {
         next.take_layout(netlink)?;
+    } else if hints.exceptions {
+        next.take_routing(netlink)?;
+    }
+    if hints.layout {
+        let asked = next.ends.ask_again(netlink);
+        asked.map_err(|source| TablesError::Netlink { what: "routes", source })?;
     }
     if hints.layout || hints.neighbours {
         next.take_neighbours(netlink)?;

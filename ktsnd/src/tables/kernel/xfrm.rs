@@ -19,12 +19,11 @@ use netlink_packet_xfrm::constants::{
 use netlink_packet_xfrm::{
     Address, Mark, UserPolicyInfo, XFRM_USER_POLICY_ID_LEN, XFRM_USER_POLICY_INFO_LEN,
 };
-use rtnetlink::packet_core::{
-    DecodeError, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable, NlasIterator, parse_u32,
-};
+use rtnetlink::packet_core::{DecodeError, NlasIterator, parse_u32};
 use rustix::net::{Protocol, netlink};
 
-use super::netlink::{Family, Hints, Listener, Netlink};
+use super::netlink::{Hints, Listener, Netlink};
+use super::raw::{Raw, RawProtocol};
 
 /// XFRMNLGRP_POLICY (linux/xfrm.h) as a bit.
 const GROUP_POLICY: u32 = 1 << 3;
@@ -61,41 +60,20 @@ pub(crate) struct Tunnelled {
     pub(crate) device: u32,
 }
 
-/// A message of XFRM netlink: what follows its header.
+/// XFRM netlink.
 #[derive(Clone, Debug)]
-struct Message {
-    kind: u16,
-    octets: Vec<u8>,
-}
+pub(super) struct Xfrm;
 
-impl NetlinkSerializable for Message {
-    fn message_type(&self) -> u16 {
-        self.kind
-    }
-    fn buffer_len(&self) -> usize {
-        self.octets.len()
-    }
-    fn serialize(&self, buffer: &mut [u8]) {
-        buffer.copy_from_slice(&self.octets);
-    }
-}
-
-impl NetlinkDeserializable for Message {
-    type Error = DecodeError;
-
-    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
-        Ok(Self { kind: header.message_type, octets: payload.to_vec() })
-    }
-}
-
-impl Family for Message {
-    const PROTOCOL: Option<Protocol> = Some(netlink::XFRM);
+impl RawProtocol for Xfrm {
+    const PROTOCOL: Protocol = netlink::XFRM;
     const GROUPS: u32 = GROUP_POLICY;
 
-    fn note(&self, hints: &mut Hints, _: &[u32]) {
+    fn note(_: u16, hints: &mut Hints) {
         *hints = Hints::all();
     }
 }
+
+type Message = Raw<Xfrm>;
 
 /// The node's outgoing IPsec policies as they were last read.
 #[derive(Debug)]
@@ -179,7 +157,7 @@ impl Policy {
 /// All outgoing policies, the one that wins first.
 fn dump(netlink: &mut Netlink<Message>) -> io::Result<Vec<Policy>> {
     // A zero identifier: every policy.
-    let request = Message { kind: XFRM_MSG_GETPOLICY, octets: vec![0; XFRM_USER_POLICY_ID_LEN] };
+    let request = Message::new(XFRM_MSG_GETPOLICY, vec![0; XFRM_USER_POLICY_ID_LEN]);
     let all = netlink
         .dump(&request, |message| (message.kind == XFRM_MSG_NEWPOLICY).then(|| policy(&message.octets)))?;
     let all: Result<Vec<Option<Policy>>, DecodeError> = all.into_iter().collect();

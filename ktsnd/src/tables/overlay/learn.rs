@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use ktsn_model::IpPrefix;
 use ktsn_wire::MacAddress;
 
-use crate::tables::kernel::snapshot::{MainRoute, Snapshot};
+use crate::tables::kernel::routes::MainRoute;
+use crate::tables::kernel::snapshot::Snapshot;
 use crate::tables::kernel::vxlan_device::{Forwarding, VxlanDevice};
 
 /// Prefixes known before a device went away are remembered for so long after its return: whatever makes it again fills
@@ -80,7 +81,7 @@ fn peers(host: &Snapshot, device: u32, vxlan: &VxlanDevice) -> Vec<Learnt> {
         }
     };
     let (mut learnt, mut seen) = (Vec::new(), HashSet::new());
-    for route in &host.routes {
+    for route in &host.routing.main {
         // Of equal prefixes the kernel takes the first; when that is another device's, so is the prefix.
         if !seen.insert(route.prefix) {
             continue;

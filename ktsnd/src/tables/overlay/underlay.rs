@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the kernel would encrypt what goes to a tunnel end.
+//! Whether the kernel would encrypt what goes to a tunnel end, or route it as only the kernel knows.
 //!
 //! In: the node's routes, devices and IPsec policies. Out: why frames to a tunnel end are left to the kernel. What leaves
 //! straight by the uplink passes neither a WireGuard device nor an IPsec policy: it would be readable on the wire.
@@ -40,6 +40,9 @@ impl<'a> Underlay<'a> {
             && let Some(device) = self.host.tunnel_to(vtep)
         {
             return Some(format!("the route to {vtep} leaves by {device}, a tunnel of its own"));
+        }
+        if self.host.ends.to(vtep) == Some(None) {
+            return Some(format!("only the kernel knows the route to {vtep}"));
         }
         let (local, port) = (self.local, self.port);
         let covers = self.policies.cover(&Tunnelled { local, vtep, port, device: self.uplink });

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use ktsn_model::{DropReason, IpPrefix};
-use ktsn_resolve::{Egress, Flow, LinkTable, NextHop, Refusal, Side, Via, resolve};
+use ktsn_resolve::{Egress, Flow, LinkTable, Marks, NextHop, Refusal, Side, Via, resolve};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
@@ -141,6 +141,8 @@ fn a_datagram_for_a_peer_finds_its_way_once_its_neighbour_is_known() {
     Place::run(async |place, mut seen: Seen| {
         seen.manager.add(place.spec()).await.unwrap();
         let flow = Flow {
+            is_connected: false,
+            uid: 0,
             attachment: INDEX,
             bound: None,
             source_port: 5001,
@@ -149,6 +151,7 @@ fn a_datagram_for_a_peer_finds_its_way_once_its_neighbour_is_known() {
             scope: 0,
             traffic_class: 0,
             hop_limit: 0,
+            marks: Marks::default(),
         };
         // Nobody pinged: the kernel is made to resolve the tunnel end, and does.
         let vtep: IpAddr = "192.168.77.2".parse().unwrap();

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use ktsn_model::DropReason;
-use ktsn_resolve::{Egress, Flow, Overlay, Refusal, Resolved, resolve};
+use ktsn_resolve::{Egress, Flow, Marks, Overlay, Refusal, Resolved, resolve};
 
 use super::super::{AttachmentSpec, OverlayState, PeersOf, Source};
 use super::place::{INDEX, Place, Seen, bridge, bridge_batch, ip, ip_batch};
@@ -37,6 +37,8 @@ pub(super) fn learning(place: &Place) -> AttachmentSpec {
 
 pub(super) fn to(seen: &Seen, destination: &str) -> Result<Resolved, Refusal> {
     let flow = Flow {
+        is_connected: false,
+        uid: 0,
         attachment: INDEX,
         bound: None,
         source_port: 5001,
@@ -45,6 +47,7 @@ pub(super) fn to(seen: &Seen, destination: &str) -> Result<Resolved, Refusal> {
         scope: 0,
         traffic_class: 0,
         hop_limit: 0,
+        marks: Marks::default(),
     };
     resolve(seen.latest.as_ref().unwrap(), &flow)
 }

@@ -229,7 +229,7 @@ impl Seen {
                     continue;
                 }
                 Event::Warning(text) => self.warnings.push(text.clone()),
-                Event::NamespaceGone(_) | Event::Rules(_) | Event::RulesRead => {}
+                Event::NamespaceGone(_) | Event::Rules(_) | Event::RulesRead | Event::Route(..) => {}
             }
             return Some(event);
         }
@@ -242,7 +242,7 @@ impl Seen {
                 Event::Tables(tables) => self.latest = Some(tables),
                 Event::Overlay(news) => self.overlay = Some((news.state, news.conflicts_count)),
                 Event::Warning(text) => self.warnings.push(text),
-                Event::NamespaceGone(_) | Event::Rules(_) | Event::RulesRead => {}
+                Event::NamespaceGone(_) | Event::Rules(_) | Event::RulesRead | Event::Route(..) => {}
             }
         }
         &self.overlay.as_ref().expect("an overlay").0

@@ -3,7 +3,9 @@
 
 use std::net::IpAddr;
 
-use ktsn_resolve::{AttachmentTables, Egress, Flow, PortIndex, Refusal, Tables, destinations, resolve};
+use ktsn_resolve::{
+    AttachmentTables, Egress, Flow, Marks, PortIndex, Refusal, Tables, destinations, resolve,
+};
 
 use super::super::AttachmentSpec;
 use super::place::{INDEX, Place, Seen, ip};
@@ -21,6 +23,8 @@ fn spec(place: &Place) -> AttachmentSpec {
 
 fn flow(to: &str) -> Flow {
     Flow {
+        is_connected: false,
+        uid: 0,
         attachment: INDEX,
         bound: None,
         source_port: 5001,
@@ -29,6 +33,7 @@ fn flow(to: &str) -> Flow {
         scope: 0,
         traffic_class: 0,
         hop_limit: 0,
+        marks: Marks::default(),
     }
 }
 

@@ -2,7 +2,7 @@
 //! What the kernel would encrypt is left to it.
 
 use ktsn_model::BypassReason;
-use ktsn_resolve::{AttachmentTables, Refusal};
+use ktsn_resolve::{AttachmentTables, Refusal, Via};
 
 use super::super::AttachmentSpec;
 use super::learn::{flannel, is_at, join, learning, to};
@@ -102,4 +102,55 @@ fn a_route_by_a_tunnel_device_leaves_the_peer_to_the_kernel() {
 async fn to_later(seen: &mut Seen, destination: &str) -> Option<Refusal> {
     seen.until("attached", |_| true).await;
     to(seen, destination).err()
+}
+
+/// As wg-quick sets it up: what has no mark goes by a table of its own.
+#[test]
+fn a_rule_that_leads_to_a_tunnel_device_leaves_the_peer_to_the_kernel() {
+    Place::run(async |place, mut seen: Seen| {
+        let node = &place.node;
+        flannel(place);
+        join(node, 1, "192.168.77.2");
+        seen.manager.add(spec(place)).await.unwrap();
+        seen.until("served", is_served).await;
+        ip(&format!("-n {node} tuntap add mode tun wg0"));
+        ip(&format!("-n {node} link set wg0 up"));
+        ip(&format!("-n {node} route add default dev wg0 table 51820"));
+        ip(&format!("-n {node} rule add not fwmark 0xca6c lookup 51820"));
+        seen.until("left", |t| !is_served(t)).await;
+        assert_eq!(to(&seen, "10.244.1.7").err(), Some(LEFT));
+        ip(&format!("-n {node} rule del not fwmark 0xca6c lookup 51820"));
+        seen.until("served again", is_served).await;
+    });
+}
+
+#[test]
+fn tunnel_ends_are_reached_as_the_nodes_rules_say() {
+    Place::run(async |place, mut seen: Seen| {
+        let node = &place.node;
+        flannel(place);
+        join(node, 1, "192.168.77.2");
+        seen.manager.add(spec(place)).await.unwrap();
+        seen.until("served", is_served).await;
+        let via =
+            |tables: &AttachmentTables| tables.uplink().route("192.168.77.2".parse().unwrap()).map(|r| r.via);
+        assert_eq!(via(seen.attachment().unwrap()), Some(Via::OnLink));
+        let router = Some(Via::Gateway("192.168.77.9".parse().unwrap()));
+        ip(&format!("-n {node} route add 192.168.77.2/32 via 192.168.77.9 table 100"));
+        ip(&format!("-n {node} rule add ipproto udp dport 8472 lookup 100"));
+        seen.until("by the router", |t| via(t) == router).await;
+        // A change of another table than main is followed, too.
+        ip(&format!("-n {node} route replace 192.168.77.2/32 via 192.168.77.8 table 100"));
+        seen.until("by the other", |t| via(t) == Some(Via::Gateway("192.168.77.8".parse().unwrap()))).await;
+        // The source port decides: no frame of the tunnel is certain.
+        ip(&format!("-n {node} rule add ipproto udp sport 49152-57000 prio 5 prohibit"));
+        seen.until("left", |t| !is_served(t)).await;
+        assert_eq!(
+            seen.overlay().peers[0].left.as_deref(),
+            Some("only the kernel knows the route to 192.168.77.2")
+        );
+        ip(&format!("-n {node} rule del prio 5"));
+        ip(&format!("-n {node} rule del ipproto udp dport 8472 lookup 100"));
+        seen.until("on link again", |t| is_served(t) && via(t) == Some(Via::OnLink)).await;
+    });
 }

@@ -134,3 +134,25 @@ fn counts_are_added_once_and_never_go_back() {
 fn a_lease_outlives_missed_renewals() {
     assert!(RECEIVE_LEASE.get() >= 3 * i64::try_from(RECEIVE_RENEWAL.as_nanos()).unwrap());
 }
+
+/// An ordinary user can ask without end: only a new client makes the node renew the grants of all.
+#[test]
+fn a_client_that_asks_again_wakes_nobody() {
+    use futures_util::FutureExt as _;
+    let receivers = Receivers::default();
+    let woken = || receivers.wait_for_request().now_or_never().is_some();
+    let one = client(&receivers, 1, 10, 0);
+    assert!(woken() && !woken());
+    let ask = || Grantee {
+        pid: 10,
+        attachment: AttachmentIndex(0),
+        stats: one.stats.clone(),
+        area: one._consumer.receive_area(),
+    };
+    for _ in 0..100 {
+        receivers.add(one.key, ask());
+    }
+    assert!(!woken());
+    let _two = client(&receivers, 2, 11, 0);
+    assert!(woken() && !woken());
+}

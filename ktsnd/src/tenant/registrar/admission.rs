@@ -119,6 +119,8 @@ impl<P: Send + 'static> Service<P> {
         consumer.set_link(&client_tables.link);
         consumer.set_sole_v4(client_tables.sole_v4);
         consumer.set_others(&client_tables.others);
+        let horizon = served.horizon.get().unsigned_abs().div_ceil(1_000_000);
+        consumer.set_later_horizon(u32::try_from(horizon).unwrap_or(u32::MAX).max(1));
         let key = ClientKey(number);
         let (attention, receive) = (consumer.attention(), consumer.receive_area());
         // Its program does not have the region yet.

@@ -123,6 +123,7 @@ impl<P: Send + 'static> Service<P> {
         if let Some(client) = connection.client.take() {
             // It counts until the worker has sent its last frame, or until its memory is released.
             self.directory.ending(client.key);
+            self.directory.later().end_client(client.netns_cookie, client.key);
             match client.seal {
                 SealState::WithWorker if client.worker.send(Command::EndClient(client.key)).is_err() => {
                     self.directory.over(client.key);

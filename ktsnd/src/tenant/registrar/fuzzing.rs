@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use ktsn_port::AnyPort;
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::control::{HelloReply, HelloStatus};
+use ktsn_time::Nanos;
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -31,6 +32,7 @@ use crate::config::ClientLimits;
 use crate::limits;
 use crate::tenant::connection::Read;
 use crate::tenant::directory::{Directory, Served};
+use crate::tenant::later::Later;
 use crate::worker::{Client, ClientKey, Command, Inbox, queues};
 use helpers::Jobs;
 pub use passed::Passed;
@@ -159,9 +161,9 @@ impl Driver {
                 clients_max: limits.clients_max,
                 memory_max: limits.memory_max,
                 allow_tai: index != 1,
-                take_from: None,
-                receive_period: None,
+                ..ClientLimits::default()
             },
+            horizon: Nanos::from_seconds(10),
             stats: Arc::default(),
             worker: worker.clone(),
         };
@@ -172,6 +174,7 @@ impl Driver {
         let (listener, answers) = (event()?, Arc::new(event()?));
         let jobs = Jobs::default();
         let clock = Clock { now, cpu_time: || Duration::ZERO };
+        *directory.later() = Later::without_threads();
         let service = Service::new(listener, answers, directory.clone(), Box::new(jobs.clone()), clock)?;
         let (clients, processes) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { service, directory, inbox, jobs, clients, offered, processes, shelf, generation: 0 })
@@ -227,7 +230,7 @@ impl Driver {
     /// # Panics
     /// When the answer is none, or what comes with it is not what it says.
     pub fn answer_to(&mut self, peer: &mut Peer) -> Result<Option<HelloStatus>, Closed> {
-        match connection::read(peer.fd.as_fd()) {
+        match connection::read(peer.fd.as_fd(), &mut vec![0; connection::BUFFER_OCTETS]) {
             Read::Nothing => Ok(None),
             Read::Ended => Err(Closed),
             Read::Message(message) => {
@@ -243,6 +246,12 @@ impl Driver {
                 Ok(Some(reply.status))
             }
         }
+    }
+
+    /// Datagrams that wait for the kernel.
+    #[must_use]
+    pub fn datagrams(&self) -> usize {
+        self.directory.later().len()
     }
 
     /// Whether the registrar waits for nothing but programs.
@@ -303,7 +312,9 @@ impl Driver {
                 }
                 Command::Register(key, index, info) => Told::Register(key.0, index, info.token),
                 Command::Refuse(key, index, status) => Told::Refuse(key.0, index, status.token),
-                Command::Unregister(key, index) => Told::Unregister(key.0, index),
+                Command::Unregister(key, index) | Command::Settle(key, index) => {
+                    Told::Unregister(key.0, index)
+                }
                 Command::EndClient(key) => Told::End(key.0),
                 Command::SetClientTables(key, _) => Told::ClientTables(key.0),
                 other => panic!("the registrar says {other:?}"),

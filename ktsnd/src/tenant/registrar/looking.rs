@@ -108,7 +108,7 @@ impl<P: Send + 'static> Service<P> {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let Some(message) = connection.message.take() else { return };
         let _ = watch(&self.epoll, &connection.fd, number);
-        if !is_well || !self.handle(number, &message, facts) {
+        if !is_well || !self.handle(number, *message, facts) {
             self.end(number);
         }
     }

@@ -5,6 +5,8 @@
 //! the stream in the directory. A stream for which its attachment has no memory left is refused, and so is a socket that is not
 //! served: the program leaves it to the kernel.
 
+use std::os::fd::OwnedFd;
+
 use ktsn_ring::control::{self, TXTIME_DEADLINE_MODE};
 use ktsn_ring::{ClockId, StreamCode, StreamStatus, stream_flags};
 use tracing::warn;
@@ -12,7 +14,7 @@ use tracing::warn;
 use super::{SealState, Service};
 use crate::limits;
 use crate::stats::count;
-use crate::tenant::answer::{flags_of, judge, link_status_of, status_of};
+use crate::tenant::answer::{code_for, flags_of, judge, link_status_of, status_of};
 use crate::tenant::directory::Served;
 use crate::tenant::socket::SocketFacts;
 use crate::tenant::sys::SockTxtime;
@@ -25,6 +27,7 @@ impl<P: Send + 'static> Service<P> {
         number: u64,
         register: control::Register,
         facts: Option<SocketFacts>,
+        socket: Option<OwnedFd>,
     ) -> bool {
         let Some(client) = self.client(number) else { return false };
         // The client was sealed by a registration, so the worker has it.
@@ -41,7 +44,7 @@ impl<P: Send + 'static> Service<P> {
         };
         match (served, facts) {
             (Some(served), Some(facts)) if judged == StreamCode::Registered => {
-                self.begin_stream(number, register, &served, &facts)
+                self.begin_stream(number, register, &served, &facts, socket)
             }
             _ => self.refuse(number, (register.stream_index, register.token), judged),
         }
@@ -93,17 +96,25 @@ impl<P: Send + 'static> Service<P> {
         register: control::Register,
         served: &Served<P>,
         facts: &SocketFacts,
+        socket: Option<OwnedFd>,
     ) -> bool {
-        let control::Register { stream_index: index, token, txtime } = register;
+        let control::Register { stream_index: index, token, txtime, .. } = register;
         let granted = self.granted.entry(served.netns_cookie).or_default();
         let flags = granted.answer(flags_of(served), txtime, facts.cookie) | takes_port(facts);
         let Some(client) = self.client(number) else { return false };
+        let flags = flags | self.keep(client.key, index, facts, socket);
         let mut known = self.directory.lock();
         let status = match facts.link {
             Some(_) => link_status_of(token, flags, &known.tables, served.index),
-            None => status_of(token, flags, &client.client_tables.table, facts.peer.map(|p| p.ip())),
+            None => {
+                let code = code_for(known.tables.attachment(served.index), facts.local.ip());
+                let peer = facts.peer.map(|peer| peer.ip());
+                status_of((token, flags, code), &client.client_tables.table, peer)
+            }
         };
         let info = StreamInfo {
+            interface: facts.interface,
+            uid: facts.uid,
             token,
             cookie: facts.cookie,
             attachment: served.index,
@@ -135,6 +146,7 @@ impl<P: Send + 'static> Service<P> {
     fn refuse(&self, number: u64, (index, token): (u32, u32), code: StreamCode) -> bool {
         let Some(client) = self.client(number) else { return false };
         self.directory.end_stream(client.key, index);
+        self.directory.kept().remove(client.key, index);
         let status = StreamStatus { token, code, ..StreamStatus::default() };
         let _ = client.worker.send(Command::Refuse(client.key, index, status));
         true
@@ -147,7 +159,9 @@ impl<P: Send + 'static> Service<P> {
             return true; // it has registered nothing
         }
         self.directory.end_stream(client.key, index);
-        client.worker.send(Command::Unregister(client.key, index)).is_ok()
+        let is_kept = self.directory.kept().begin_end(client.key, index);
+        let command = if is_kept { Command::Settle } else { Command::Unregister };
+        client.worker.send(command(client.key, index)).is_ok()
     }
 }
 
@@ -208,12 +222,15 @@ mod tests {
             peer: None,
             interface: 0,
             mark: 0,
+            uid: 0,
             txtime: SockTxtime::default(),
         }
     }
 
     fn stream(local: &str) -> StreamInfo {
         StreamInfo {
+            interface: 0,
+            uid: 0,
             token: 1,
             cookie: 7,
             attachment: AttachmentIndex(0),

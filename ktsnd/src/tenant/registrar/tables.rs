@@ -13,7 +13,7 @@ use ktsn_resolve::{AttachmentIndex, AttachmentTables, Tables};
 
 use super::{Connection, SealState, Service};
 use crate::limits::STREAMS_MAX;
-use crate::tenant::answer::{client_tables, link_status_of, status_of};
+use crate::tenant::answer::{client_tables, code_for, link_status_of, status_of};
 use crate::tenant::streams::Streams;
 use crate::worker::{ClientTables, Command, StreamInfo};
 
@@ -23,6 +23,9 @@ impl<P: Send + 'static> Service<P> {
         let (served, namespaces): (BTreeSet<AttachmentIndex>, BTreeSet<u64>) =
             self.directory.lock().served.iter().map(|s| (s.index, s.netns_cookie)).unzip();
         self.granted.retain(|cookie, _| namespaces.contains(cookie));
+        self.directory
+            .later()
+            .keep_served(|cookie, index| namespaces.contains(&cookie) && served.contains(&index));
         let unserved = |c: &Connection<P>| c.client.as_ref().is_some_and(|c| !served.contains(&c.attachment));
         let unserved: Vec<u64> =
             self.connections.iter().filter(|(_, c)| unserved(c)).map(|(n, _)| *n).collect();
@@ -133,7 +136,11 @@ impl<P: Send + 'static> Service<P> {
             let (token, flags) = (info.token, info.status.flags);
             let status = match info.link {
                 Some(_) => link_status_of(token, flags, &tables, client.attachment),
-                None => status_of(token, flags, &client.client_tables.table, info.peer.map(|p| p.ip())),
+                None => {
+                    let code = code_for(tables.attachment(client.attachment), info.local.ip());
+                    let peer = info.peer.map(|peer| peer.ip());
+                    status_of((token, flags, code), &client.client_tables.table, peer)
+                }
             };
             if status != info.status {
                 let info = StreamInfo { status, ..info.clone() };

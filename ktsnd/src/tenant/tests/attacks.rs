@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Programs that punch holes into their regions, and programs that want more memory than they may have.
 
+use ktsn_eventually::eventually;
 use ktsn_ring::ClientMapping;
 use ktsn_ring::control::Unregister;
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fstat};
 use rustix::io::Errno;
 
-use super::super::connection::{Read, read};
 use super::*;
 use crate::limits;
 
@@ -17,15 +17,8 @@ fn attach(running: &Running) -> (OwnedFd, OwnedFd, OwnedFd) {
     let abi = ABI as u16;
     let hello = Hello { abi_min: abi, abi_max: abi, interface_index: 0 }.encode();
     write(&fd, hello.as_slice(), &[udp.as_fd()]).unwrap();
-    let began = Instant::now();
-    loop {
-        if let Read::Message(message) = read(fd.as_fd()) {
-            let [memfd, doorbell] = <[OwnedFd; 2]>::try_from(message.descriptors).unwrap();
-            return (fd, memfd, doorbell);
-        }
-        assert!(began.elapsed() < PATIENCE);
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let [memfd, doorbell] = <[OwnedFd; 2]>::try_from(answer(&fd).descriptors).unwrap();
+    (fd, memfd, doorbell)
 }
 
 fn punch(memfd: &OwnedFd) -> Result<(), Errno> {
@@ -60,7 +53,7 @@ fn a_worker_gets_a_client_when_its_region_can_have_no_holes() {
         })
         .into();
     register(&fd, 0);
-    eventually(|| running.directory.clients()[0].streams.iter().count() == 1);
+    eventually("a stream", PATIENCE, || running.directory.clients()[0].streams.iter().count() == 1);
     assert_eq!(punch(&memfd), Err(Errno::PERM), "registered, so sealed");
     assert!(punchers.into_iter().all(|puncher| puncher.join().unwrap()));
     mapping.poke(8 << 10, 5);
@@ -168,20 +161,20 @@ fn streams_count_as_memory() {
     let register_all = |fd: &OwnedFd| {
         for index in 0..limits::STREAMS_MAX {
             let message = Register::new(index, index + 1).encode();
-            eventually(|| write(fd, &message, &[udp.as_fd()]).is_ok());
+            eventually("a message is taken", PATIENCE, || write(fd, &message, &[udp.as_fd()]).is_ok());
         }
     };
     let (first, ..) = attach(&running);
     let before = client(0).octets;
     register_all(&first);
-    eventually(|| registered(0) == u64::from(limits::STREAMS_MAX));
+    eventually("all streams", PATIENCE, || registered(0) == u64::from(limits::STREAMS_MAX));
     let own = size_of::<crate::worker::StreamInfo>() as u64 + limits::LISTED_STREAM_OCTETS;
     let beyond_the_first_page = registered(0) - 16;
     assert!(client(0).octets >= before + beyond_the_first_page * own, "{} of {before}", client(0).octets);
     assert_eq!(running.refused(RefusedBy::StreamsMemory), 0);
     let (second, ..) = attach(&running);
     register_all(&second);
-    eventually(|| {
+    eventually("each is registered or refused", PATIENCE, || {
         registered(1) + running.refused(RefusedBy::StreamsMemory) == u64::from(limits::STREAMS_MAX)
     });
     assert!(registered(1) >= 16, "the first ones have room");
@@ -191,12 +184,12 @@ fn streams_count_as_memory() {
     // What a stream gives back is another one's.
     for index in 0..limits::STREAMS_MAX {
         let message = Unregister { stream_index: index, token: index + 1 }.encode();
-        eventually(|| write(&first, &message, &[]).is_ok());
+        eventually("a message is taken", PATIENCE, || write(&first, &message, &[]).is_ok());
     }
-    eventually(|| registered(0) == 0);
+    eventually("no stream", PATIENCE, || registered(0) == 0);
     assert_eq!(client(0).octets, before);
     register(&second, 1_000);
-    eventually(|| client(1).streams.get(1_000).is_some());
+    eventually("the last stream", PATIENCE, || client(1).streams.get(1_000).is_some());
 }
 
 /// Sixty-four processes of one pod attach with the defaults, though a process alone may not have as many connections.
@@ -264,6 +257,8 @@ for pid in children:
 
 fn stream() -> crate::worker::StreamInfo {
     crate::worker::StreamInfo {
+        interface: 0,
+        uid: 0,
         token: 1,
         cookie: 7,
         attachment: AttachmentIndex(0),

@@ -5,6 +5,7 @@ use std::io::{BufRead as _, Write as _};
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
+use ktsn_eventually::eventually;
 
 /// Processes that pass a socket of their namespace, which its program holds: one with SO_BROADCAST here; or something
 /// else that hangs in being closed: a pipe here.
@@ -131,7 +132,7 @@ fn descriptors_that_are_slow_wait_for_each_other_only() {
     for fd in &slow {
         write(fd, b"KTSN", &[pipe.as_fd(), pipe.as_fd()]).unwrap();
     }
-    eventually(|| SLOW.load(SeqCst) > 0);
+    eventually("a slow one is examined", PATIENCE, || SLOW.load(SeqCst) > 0);
     other.go();
     other.end();
     assert!(SLOW.load(SeqCst) < 100, "it waited for them: {SLOW:?}");
@@ -196,8 +197,8 @@ fn silent_connections_that_come_again_at_once_hold_up_nobody() {
             recv(&fd, &mut [0u8; 64][..], RecvFlags::empty()).is_ok_and(|(count, _)| count > 0)
         };
         // The flood has begun.
-        eventually(|| SILENT.load(SeqCst) > 1000);
-        (0..3).for_each(|_| eventually(answered));
+        eventually("a thousand connections", PATIENCE, || SILENT.load(SeqCst) > 1000);
+        (0..3).for_each(|_| eventually("an answer", PATIENCE, answered));
     };
     let served = std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -264,7 +265,7 @@ fn locks_held_for_a_moment_hold_up_their_own_namespace_only() {
             let _ = write(fd, &Register::new(index, 1).encode(), &[locked.as_fd()]);
         }
     }
-    eventually(|| LOCKED.load(SeqCst) > 0);
+    eventually("a locked one is examined", PATIENCE, || LOCKED.load(SeqCst) > 0);
     let before = LOCKED.load(SeqCst);
     let mut input = caller.stdin.take().unwrap();
     input.write_all(b"go\n").unwrap();
@@ -272,7 +273,7 @@ fn locks_held_for_a_moment_hold_up_their_own_namespace_only() {
         let known = running.directory.lock();
         known.clients.values().any(|c| c.attachment == AttachmentIndex(1) && !c.streams.is_empty())
     };
-    eventually(is_there);
+    eventually("its stream", PATIENCE, is_there);
     let waited_for = LOCKED.load(SeqCst) - before;
     assert!(waited_for < 64, "{waited_for} of theirs came first, of {}", 15 * 17);
     drop(input);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clients that only listen: they register no socket, and ask for a grant of expected arrival.
 
+use ktsn_eventually::eventually;
 use ktsn_ring::ClientMapping;
 use ktsn_ring::control::Expect;
 use ktsn_ring::receive::ListenerName;
 
-use super::super::connection::{Read, read};
 use super::*;
 use crate::worker::monotonic_now;
 
@@ -14,17 +14,12 @@ fn attach(running: &Running) -> (OwnedFd, ClientMapping) {
     let (fd, udp) = (running.connect(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let hello = Hello { abi_min: ABI as u16, abi_max: ABI as u16, interface_index: 0 }.encode();
     write(&fd, hello.as_slice(), &[udp.as_fd()]).unwrap();
-    let began = Instant::now();
-    loop {
-        if let Read::Message(message) = read(fd.as_fd()) {
-            let reply = HelloReply::parse(message.octets()).unwrap();
-            let mapping = ClientMapping::open(&message.descriptors[0]).unwrap();
-            let shared = mapping.producer().layout().shared_octets();
-            assert_eq!((reply.status, reply.region_octets as usize), (HelloStatus::Attached, shared));
-            return (fd, mapping);
-        }
-        assert!(began.elapsed() < PATIENCE);
-    }
+    let message = answer(&fd);
+    let reply = HelloReply::parse(message.octets()).unwrap();
+    let mapping = ClientMapping::open(&message.descriptors[0]).unwrap();
+    let shared = mapping.producer().layout().shared_octets();
+    assert_eq!((reply.status, reply.region_octets as usize), (HelloStatus::Attached, shared));
+    (fd, mapping)
 }
 
 /// Expect seals the region and gives it to the worker, once; a grant follows when the client uses an entry.
@@ -38,7 +33,7 @@ fn a_client_that_expects_arrivals_registers_nothing() {
     assert_eq!(period, Nanos::from_millis(4));
     write(&fd, &Expect.encode(), &[]).unwrap();
     write(&fd, &Expect.encode(), &[]).unwrap();
-    eventually(|| receivers.list().len() == 1);
+    eventually("a receiver", PATIENCE, || receivers.list().len() == 1);
     let receive = region.producer().receive().unwrap();
     let now = monotonic_now();
     receivers.renew(now, 200, |_| true);

@@ -54,6 +54,7 @@ impl Pod {
             vlan: None,
             network,
             udp: Ends { source: 5000, destination: 6000 },
+            udp_checksum: true,
         })
         .unwrap();
         let mut frame = vec![0; 70_000];
@@ -61,9 +62,50 @@ impl Pod {
         frame.truncate(octets);
         // As the kernel leaves it where the device is to compute it.
         frame[40..42].copy_from_slice(&[0x12, 0x34]);
+        self.put(frame, clock, tx_time, captured_at, segment_octets);
+    }
+
+    /// A frame as it is.
+    fn put(&self, frame: Vec<u8>, clock: Clock, tx_time: u64, captured_at: u64, segment_octets: u16) {
+        let octets = frame.len();
         let taken = Taken { tx_time, clock, captured_at, octets, segment_octets };
         self.0.waiting.lock().unwrap().push_back((taken, frame));
     }
+}
+
+/// What the pod's stack wrote stays: don't-fragment, identification (counted on within a GSO packet), no UDP checksum.
+#[test]
+fn a_captured_frame_keeps_the_fields_of_its_header() {
+    let mut world = World::new(800);
+    let pod = Pod::of(&mut world, 64);
+    let now = world.clocks.at();
+    let cases = [(false, [0; 2], 0), (true, [0x12, 0x34], 4), (false, [9, 9], 0)];
+    for (dont_fragment, udp_checksum, segment_octets) in cases {
+        let network =
+            Network::V4 { source: POD, destination: REMOTE, ttl: 64, ds: DsField(0), dont_fragment };
+        let ethernet = Ends { source: MacAddress([2; 6]), destination: MacAddress([4; 6]) };
+        let udp = Ends { source: 5000, destination: 6000 };
+        let repr = TemplateRepr { outer: None, ethernet, vlan: None, network, udp, udp_checksum: true };
+        let mut frame = vec![0; 50];
+        HeaderTemplate::new(&repr).unwrap().write_frame(b"12345678", &mut frame).unwrap();
+        // The header's checksum stays right: all ones are another zero.
+        frame[18..20].copy_from_slice(&[0xff, 0xff]);
+        frame[40..42].copy_from_slice(&udp_checksum);
+        pod.put(frame, Clock::Monotonic, now + 300 * US, now, segment_octets);
+    }
+    world.run_until(50, |w| w.sent().len() == 4);
+    let seen: Vec<_> = world
+        .sent()
+        .iter()
+        .map(|(_, _, frame)| {
+            let dissected = dissect(frame, Some(8472)).unwrap();
+            let inner = &frame[50 + 14..];
+            (inner[6], u16::from_be_bytes([inner[4], inner[5]]), dissected.inner.checksum())
+        })
+        .collect();
+    use ktsn_wire::UdpChecksum::{Absent, Right};
+    let expected = [(0, 0xffff, Absent), (0x40, 0xffff, Right), (0x40, 0, Right), (0, 0xffff, Right)];
+    assert_eq!(seen, expected);
 }
 
 /// Else the program would go on taking frames that are never read.

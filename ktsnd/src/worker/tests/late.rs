@@ -7,9 +7,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use ktsn_model::DropReason;
 use ktsn_ring::ClockId;
 
-use super::world::{AHEAD, App, World, tables};
+use ktsn_resolve::AttachmentIndex;
+
+use super::world::{AHEAD, App, World, policy, tables};
 use super::{MS, US, payload};
-use crate::worker::Command;
+use crate::worker::{AttachmentPolicy, Command};
 
 #[test]
 fn late_frames_follow_their_clock() {
@@ -51,6 +53,24 @@ fn an_overslept_frame_is_sent_and_counted_up_to_the_limit() {
     assert_eq!((world.sent().len(), world.dropped(DropReason::Overrun)), (2, 1));
     assert_eq!((world.stats.overrun.load(SeqCst), world.stats.late.load(SeqCst)), (2, 0));
     assert_eq!(world.dropped(DropReason::Missed), 0);
+}
+
+/// The default loses no frame to stalls that a busy virtual machine has: such frames leave at once, counted.
+#[test]
+fn a_stall_of_20_ms_costs_no_frame_by_default() {
+    let mut world = World::new(800);
+    let app = world.client(64);
+    let default = crate::limits::OVERRUN_LIMIT_DEFAULT;
+    let usual = AttachmentPolicy { overrun_limit: default, ..policy(&world.stats) };
+    world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(usual))).unwrap();
+    world.clocks.lateness.store(20 * MS, SeqCst);
+    let now = world.clocks.at();
+    for at in 1..=10 {
+        app.push(ClockId::Tai, (now + at * MS).saturating_add_signed(AHEAD), now, b"on TAI");
+    }
+    world.run_until(10, |w| w.sent().len() == 10);
+    assert_eq!((world.sent().len(), world.stats.overrun.load(SeqCst)), (10, 10));
+    assert_eq!(world.dropped(DropReason::Overrun), 0);
 }
 
 /// Its program waited for a slot: that is neither the program's fault nor the worker's.

@@ -41,6 +41,8 @@ fn with_interface(world: &mut World, app: &App, kind: LinkKind) -> (Wire, Arc<Po
     };
     world.outbox.send(Command::AddPort(PortIndex(1), new)).unwrap();
     let info = StreamInfo {
+        interface: 0,
+        uid: 0,
         token: 9,
         cookie: 2,
         attachment: AttachmentIndex(0),

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
+use ktsn_model::DropReason;
 use ktsn_ring::completion::{Completion, Outcome, Place, kind};
 use ktsn_ring::{ClockId, SlotFlags, SlotHeader};
 use ktsn_wire::dissect;
@@ -100,11 +101,23 @@ fn drops_for_the_transmit_times_sake_are_reported_and_no_others() {
             (completion.outcome, header.payload_octets)
         })
         .collect();
-    let expected = [(Outcome::Missed, 6), (Outcome::Invalid, 7), (Outcome::Invalid, 18)];
+    let expected = [(Outcome::Invalid, 6), (Outcome::Invalid, 7), (Outcome::Invalid, 18)];
     assert_eq!(outcomes, expected);
     // All other slots are free.
     let free = std::iter::from_fn(|| app.producer.claim()).count();
     assert_eq!(free, 64 - 3);
+}
+
+/// The program was in time, the worker was not: etf's other word.
+#[test]
+fn a_frame_that_the_worker_overslept_is_missed() {
+    let (mut world, app, notices) = world();
+    world.clocks.lateness.store(3 * MS, SeqCst);
+    let now = world.clocks.at();
+    push(&app, SlotFlags::REPORT, ClockId::Tai, (now + 2 * MS).saturating_add_signed(AHEAD), now, b"overrun");
+    world.run_until(10, |w| w.dropped(DropReason::Overrun) == 1);
+    let outcomes: Vec<_> = notices.try_iter().map(|notice| reported(&app, &notice).0.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Missed]);
 }
 
 #[test]

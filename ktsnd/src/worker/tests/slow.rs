@@ -55,6 +55,8 @@ impl Bed {
         };
         bed.world.outbox.send(Command::AddPort(SLOW, new)).unwrap();
         let socket = StreamInfo {
+            interface: 0,
+            uid: 0,
             token: 9,
             cookie: 2,
             attachment: AttachmentIndex(1),

@@ -389,6 +389,8 @@ impl World {
         self.outbox.send(Command::AddClient(Box::new(client))).unwrap();
         let status = StreamStatus { token: 7, code: StreamCode::Registered, ..StreamStatus::default() };
         let info = StreamInfo {
+            interface: 0,
+            uid: 0,
             token: 7,
             cookie: 1,
             attachment,
@@ -446,6 +448,8 @@ impl App {
             priority: 6,
             traffic_class: 0,
             has_waited: false,
+            marks: ktsn_ring::HeaderMarks::NONE,
+            identification: 0,
             hop_limit: 0,
             report_id: 0,
             descriptor: 0,

@@ -8,11 +8,12 @@
 //! ```
 
 use super::Switched;
+use crate::carry_out::Measured;
+use crate::container::one_run::Bench;
 use crate::container::plan::Plan;
 use crate::container::{Path, bars};
 use crate::daemon::Daemon;
 use crate::error::LabError;
-use crate::experiment::{Event, Watch};
 use crate::observations::{DaemonUse, Observations};
 use crate::observers::{READY_MAX, finish};
 use ktsn_measure::clock;
@@ -43,19 +44,17 @@ struct Restart {
     attached: Duration,
 }
 
-/// Adds the figures and what is judged.
-pub(in crate::container) fn measure(
-    switched: &mut Switched,
-    plan: &Plan,
-    document: &mut Document,
-    watch: &mut Watch<'_>,
-) -> Result<(), LabError> {
-    watch(Event::Step("the switch is killed under traffic and starts again"));
-    plan.setup.wait_until_quiet(watch)?;
+/// Adds what is judged.
+pub(in crate::container) fn compare(document: &mut Document) {
+    document.compare_micro(ATTACHED, None, ATTACHED_MAX_MS);
+}
+
+/// Kills the switch under traffic, once.
+pub(in crate::container) fn measure(switched: &mut Switched, plan: &Plan) -> Result<Measured, LabError> {
     let plan = &Plan { frames: 0, ..plan.clone() };
     let (pid, lost) = (switched.daemon.pid(), lost(&switched.daemon)?);
     let before = switched.daemon.statistics()?;
-    let bench = switched.bench(plan);
+    let bench = Bench::through(switched, plan);
     bench.observers().forget(&["talk", "listen", "tap"])?;
     switched.switch.ovs.go_on()?;
     let mut tap = bench.tap().start(bench.directory)?;
@@ -69,7 +68,7 @@ pub(in crate::container) fn measure(
     for process in [&mut talker, &mut listener, &mut tap] {
         finish(process)?;
     }
-    let bench = switched.bench(plan);
+    let bench = Bench::through(switched, plan);
     let observers = bench.observers();
     let observations = Observations::read(&observers, &observers, &observers)?;
     let counted = DaemonUse::since(&switched.daemon, &switched.daemon.statistics()?, &before)?;
@@ -86,16 +85,15 @@ pub(in crate::container) fn measure(
     let later = observations.tapped.iter().filter(|record| record.probe.tx_time >= restart.answered);
     let on_wire = later.filter_map(|record| record.kernel_at).min();
     let ms = |nanos: i64| nanos as f64 / 1e6;
-    document.micro.push(Micro::figure(ATTACHED, "ms", restart.attached.as_secs_f64() * 1e3, 1));
+    let mut micro = vec![Micro::figure(ATTACHED, "ms", restart.attached.as_secs_f64() * 1e3, 1)];
     if let Some(at) = on_wire {
-        document.micro.push(Micro::figure(ON_WIRE, "ms", ms(at.since(restart.answered).get()), 1));
+        micro.push(Micro::figure(ON_WIRE, "ms", ms(at.since(restart.answered).get()), 1));
     }
-    document.compare_micro(ATTACHED, None, ATTACHED_MAX_MS);
     let is_same = switched.daemon.pid() == pid && switched.daemon.statistics().is_ok();
     let name = "OVS killed under traffic: the same ktsnd goes on, and every frame is accounted for";
     let reason = format!("{}; without a switch for {:.1} s", frames.describe(), restart.dead.as_secs_f64());
-    document.checks.push(Check::of(name, is_same && on_wire.is_some() && frames.are_counted(), Some(reason)));
-    Ok(())
+    let check = Check::of(name, is_same && on_wire.is_some() && frames.are_counted(), Some(reason));
+    Ok(Measured { checks: vec![check], ..Measured::micro(micro) })
 }
 
 /// Kills the switch, starts it again, and waits for its connection.

@@ -70,7 +70,9 @@ pub(crate) struct Ring {
 pub(crate) struct Backend {
     socket: UnixStream,
     pub(crate) features: u64,
-    pub(crate) rings_count: u64,
+    pub(crate) pairs_count: u64,
+    /// Rings that the backend has; a request for another one is refused.
+    pub(crate) rings_count: usize,
     accepted_protocol: u64,
     pub(crate) accepted: u64,
     pub(crate) memory: Option<Memory>,
@@ -92,6 +94,7 @@ impl Backend {
         Self {
             socket,
             features: VERSION_1 | PROTOCOL_FEATURES,
+            pairs_count: 8,
             rings_count: 16,
             accepted_protocol: 0,
             accepted: 0,
@@ -116,17 +119,15 @@ impl Backend {
         read.is_ok_and(|(_, count)| count == 0)
     }
 
-    /// Answers until the second GET_FEATURES, which ends the negotiation. False: the connection ended before.
+    /// Answers until the GET_FEATURES behind the memory, which ends the negotiation. False: the connection ended before.
     pub(crate) fn negotiate(&mut self) -> bool {
-        let mut asked = 0;
-        while asked < 2 {
+        loop {
             match self.answer() {
-                Some(1) => asked += 1,
+                Some(1) if self.memory.is_some() => return true,
                 Some(_) => {}
                 None => return false,
             }
         }
-        true
     }
 
     /// Answers one request. Returns its number; `None`: the connection has ended.
@@ -230,6 +231,7 @@ impl Backend {
                 self.base = number(body, 8);
                 self.memory = Some(Memory::of(&files.remove(0)));
             }
+            8..=13 if ring() >= self.rings_count => return Some(1),
             8 => self.rings.entry(ring()).or_default().size = value(),
             9 => {
                 let offset = |at| (number(body, at) - self.base) as usize;
@@ -242,7 +244,7 @@ impl Backend {
             }
             15 => return Some(MQ | REPLY_ACK),
             16 => self.accepted_protocol = number(body, 0),
-            17 => return Some(self.rings_count),
+            17 => return Some(self.pairs_count),
             18 => self.rings.entry(ring()).or_default().is_on = value() == 1,
             _ => {}
         }

@@ -4,12 +4,15 @@
 use std::net::IpAddr;
 
 use ktsn_resolve::{Link, PortIndex};
-use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 
-use super::{Snapshot, address, neighbour, route, vxlan_device};
+use super::{Snapshot, address, neighbour, vxlan_device};
+use crate::tables::kernel::ask::reply;
 use crate::tables::kernel::device::Device;
 use crate::tables::kernel::netlink::first_message;
+use crate::tables::kernel::routes::route;
+use crate::tables::kernel::rules::{Origin, rule};
 
 /// What a snapshot says.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +40,14 @@ pub fn layout(octets: &[u8]) -> Layout {
         match message {
             RouteNetlinkMessage::NewLink(message) => snapshot.devices.extend([Device::of(message)]),
             RouteNetlinkMessage::NewAddress(message) => snapshot.addresses.extend(address(&message)),
-            RouteNetlinkMessage::NewRoute(message) => snapshot.routes.extend(route(&message)),
+            RouteNetlinkMessage::NewRoute(message) => {
+                let _ = reply(&message);
+                let is_v4 = message.header.address_family == AddressFamily::Inet;
+                route(&message).into_iter().for_each(|route| snapshot.routing.add(is_v4, route));
+            }
+            RouteNetlinkMessage::NewRule(message) => {
+                let _ = [Origin::Own, Origin::Forwarded].map(|origin| rule(&message, origin));
+            }
             RouteNetlinkMessage::NewNeighbour(message) => {
                 snapshot.neighbours.extend(neighbour(&message));
                 snapshot.forwarding.extend(vxlan_device::forwarding(&message));
@@ -46,7 +56,7 @@ pub fn layout(octets: &[u8]) -> Layout {
             _ => {}
         }
     }
-    snapshot.routes.sort_by_key(|route| route.metric);
+    snapshot.routing.sort();
     look(&snapshot, messages)
 }
 

@@ -8,7 +8,7 @@ use ktsn_ring::control::{Hello, Register};
 use ktsn_ring::layout::ABI;
 
 use super::*;
-use crate::tenant::answer::{client_tables, status_of};
+use crate::tenant::answer::{client_tables, code_for, status_of};
 use crate::tenant::following::LOOKS_OF_ONE;
 use crate::tenant::pace::WINDOW;
 use crate::worker::StreamInfo;
@@ -42,6 +42,8 @@ fn with_streams(driver: &mut Driver, pid: u32) -> Peer {
         driver.finish_job(0, Duration::ZERO);
     });
     let stream = StreamInfo {
+        interface: 0,
+        uid: 0,
         token: 1,
         cookie: 7,
         attachment: AttachmentIndex(0),
@@ -121,7 +123,8 @@ fn tables_that_change_again_are_followed_to_their_end() {
         let known = driver.directory.lock();
         let table = client_tables(&known.tables, AttachmentIndex(0)).table;
         let expected = |info: &StreamInfo| {
-            status_of(info.token, info.status.flags, &table, info.peer.map(|peer| peer.ip()))
+            let code = code_for(known.tables.attachment(AttachmentIndex(0)), info.local.ip());
+            status_of((info.token, info.status.flags, code), &table, info.peer.map(|peer| peer.ip()))
         };
         let mut all = peers.iter().flat_map(|peer| known.clients[&ClientKey(peer.number)].streams.values());
         assert!(all.all(|info| info.status == expected(info)));

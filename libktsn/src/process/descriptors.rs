@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What close, dup and their relatives mean for the descriptor table and for our own two descriptors.
+//!
+//! In: what the program asks. Out: what it may do. Our descriptors behave as if they were not open: closing them is
+//! EBADF, closing a range leaves them out, and where the program puts something else in their place (dup2) they move. What a program does
+//! by raw system calls the cookie shows, and the next send attaches again.
+
+use core::ffi::c_int;
+
+use crate::process::abi::CLOSE_RANGE_CLOEXEC;
+use crate::{
+    process::env, process::fds, process::limit, process::originals, process::page, process::region,
+    process::sys,
+};
+
+/// Whether a descriptor is one of ours, which the program never opened.
+pub(crate) fn is_hidden(fd: c_int) -> bool {
+    page::get().is_some() && region::owns(fd)
+}
+
+/// Puts a file at the number `new` by `put` (dup2, dup3), whose answer it returns. A descriptor of ours with that number moves before, so
+/// that no frame finds it missing.
+pub(crate) fn replace(new: c_int, put: impl FnOnce() -> c_int) -> c_int {
+    let has_moved = move_away(new);
+    let answer = put();
+    if has_moved && answer < 0 {
+        sys::close(new);
+    }
+    answer
+}
+
+/// Moves our descriptor away from a number; whether there was one. A fork's child and a vfork's have a table of their own, whose copies of
+/// our descriptors are not used.
+fn move_away(fd: c_int) -> bool {
+    let Some(page) = page::get().filter(|page| !page.is_fresh() && page.may_change()) else { return false };
+    if !region::owns(fd) {
+        return false;
+    }
+    let Some(_locked) = page.try_lock() else { return false };
+    let raised = limit::raise();
+    region::move_away(fd, raised.descriptor_min())
+}
+
+/// `close_range` without our descriptors.
+///
+/// # Safety
+/// The arguments are the program's own, which answers for what it closes.
+pub(crate) unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    let closes = flags.cast_unsigned() & CLOSE_RANGE_CLOEXEC == 0 && first <= last;
+    if closes {
+        env::note_closed(first, last);
+    }
+    let mut from = first;
+    while closes
+        && page::get().is_some()
+        && let Some(ours) = region::first_owned(from, last)
+    {
+        if ours > from {
+            // SAFETY: the caller's promise, for a part of the range.
+            let answer = unsafe { originals::close_range(from, ours.wrapping_sub(1), flags) };
+            if answer != 0 {
+                return answer;
+            }
+        }
+        if ours == last {
+            fds::forget_range(first, last);
+            return 0;
+        }
+        from = ours.wrapping_add(1);
+    }
+    // SAFETY: the caller's promise.
+    let answer = unsafe { originals::close_range(from, last, flags) };
+    if answer == 0 && closes {
+        fds::forget_range(first, last);
+    }
+    answer
+}
