@@ -173,12 +173,12 @@ func newBench(t *testing.T, change func(*Config), network *overlaynet.Network, o
 			t.Fatal(err)
 		}
 	}
-	var plugin bytes.Buffer
-	writer := gzip.NewWriter(&plugin)
-	writer.Write([]byte("tsn-cni"))
-	writer.Close()
-	for file, text := range map[string][]byte{"libktsn.so": []byte("libktsn.so"), "tsn-cni.gz": plugin.Bytes()} {
-		if err := os.WriteFile(filepath.Join(config.InstallFrom, file), text, 0o600); err != nil {
+	for _, file := range []string{"libktsn.so", "tsn-cni"} {
+		var packed bytes.Buffer
+		writer := gzip.NewWriter(&packed)
+		writer.Write([]byte(file))
+		writer.Close()
+		if err := os.WriteFile(filepath.Join(config.InstallFrom, file+".gz"), packed.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

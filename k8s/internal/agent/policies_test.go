@@ -80,7 +80,13 @@ func TestPoliciesThatComeLaterAreToldToKtsnd(t *testing.T) {
 	b.daemon.set(true)
 	b.eventually("that ktsnd was not told", func() bool { return strings.Contains(b.parts.String(), "restrictions: ktsnd has not taken all") })
 	b.daemon.set(false)
-	time.Sleep(20 * time.Millisecond) // some tries in vain
+	calls := func() int {
+		b.daemon.mutex.Lock()
+		defer b.daemon.mutex.Unlock()
+		return b.daemon.calls
+	}
+	before := calls()
+	b.eventually("two tries in vain", func() bool { return calls() > before+1 })
 	b.daemon.mutex.Lock()
 	delete(b.daemon.missing, "c-late/net1")
 	b.daemon.mutex.Unlock()

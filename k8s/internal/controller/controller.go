@@ -24,13 +24,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"ktsn.io/ktsn/k8s/api/v1alpha1"
 	"ktsn.io/ktsn/k8s/internal/agent"
+	"ktsn.io/ktsn/k8s/internal/kube"
 	"ktsn.io/ktsn/k8s/internal/overlaynet"
 	"ktsn.io/ktsn/k8s/internal/rollout"
 )
@@ -108,15 +108,12 @@ func (c *Controller) Follow(ctx context.Context, signal func()) bool {
 		c.isMoved.Store(true)
 		signal()
 	}
-	factory := informers.NewSharedInformerFactory(c.kube, 0)
-	nodes := factory.Core().V1().Nodes()
-	c.nodes = nodes.Lister()
-	if err := nodes.Informer().SetTransform(slim); err != nil {
-		panic(err) // only of an informer that has begun
-	}
-	nodesSynced := agent.Notify(nodes.Informer(), changed)
-	agent.NotifyUnless(nodes.Informer(), c.dirty, isJudgedAlike)
-	factory.Start(ctx.Done())
+	all := c.kube.CoreV1().Nodes()
+	nodes := kube.Informer(sourceOf(all.List, all.Watch), &corev1.Node{}, slim, nil)
+	c.nodes = corelisters.NewNodeLister(nodes.GetIndexer())
+	nodesSynced := agent.Notify(nodes, changed)
+	agent.NotifyUnless(nodes, c.dirty, isJudgedAlike)
+	go nodes.Run(ctx.Done())
 	c.services = c.serviceRanges(ctx)
 	informer, synced := agent.Follow(ctx, c.dynamic, v1alpha1.GateSchedules, nil, nil, func() { changed(); c.dirty() })
 	c.store = informer.GetStore()

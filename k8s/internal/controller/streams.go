@@ -77,7 +77,8 @@ func (c *Controller) followStreams(ctx context.Context) error {
 		c.sayNoStreams(err)
 		return err
 	}
-	pods := kube.Informer(c.podSource(), &corev1.Pod{}, nil, kube.NewShares(podsBound, trimPod, c.sayOver("pods")))
+	all := c.kube.CoreV1().Pods(metav1.NamespaceAll)
+	pods := kube.Informer(sourceOf(all.List, all.Watch), &corev1.Pod{}, nil, kube.NewShares(podsBound, trimPod, c.sayOver("pods")))
 	work := &streamWork{pods: corelisters.NewPodLister(pods.GetIndexer()), memo: stream.NewMemo()}
 	podsSynced := agent.NotifyUnless(pods, c.dirty, isJudgedAlike)
 	go pods.Run(ctx.Done())
@@ -114,16 +115,15 @@ func (c *Controller) sayOver(kind string) func(namespace, reason string) {
 	}
 }
 
-// podSource lists and watches the pods of all namespaces.
-func (c *Controller) podSource() cache.ListerWatcher {
-	pods := c.kube.CoreV1().Pods(metav1.NamespaceAll)
+// sourceOf lists and watches by a client's methods.
+func sourceOf[L runtime.Object](
+	list func(context.Context, metav1.ListOptions) (L, error), watch func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return pods.List(ctx, options)
+			return list(ctx, options)
 		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return pods.Watch(ctx, options)
-		},
+		WatchFuncWithContext: watch,
 	}
 }
 

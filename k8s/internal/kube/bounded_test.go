@@ -73,7 +73,12 @@ func TestANamespaceBeyondItsBound(t *testing.T) {
 		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 			return &kinds.List[kinds.NetworkPolicy]{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: objects}, nil
 		},
-		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return watcher, nil },
+		WatchFuncWithContext: func(_ context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			if options.SendInitialEvents != nil {
+				t.Error("asked for all objects at once, in no pages")
+			}
+			return watcher, nil
+		},
 	})
 	over := func(namespaces ...string) bool {
 		found := shares.Over()

@@ -152,12 +152,23 @@ func (c *clients) Tell(ctx context.Context, event *kinds.Event) error {
 	return c.core.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Error()
 }
 
+// listed is a source that is listed and then watched. The other way (WatchListClient, on since client-go 0.35), a watch that begins with all
+// objects, knows no pages: no bound would hold.
+type listed struct {
+	cache.ListerWatcher
+	cache.ListerWatcherWithContext
+}
+
+// IsWatchListSemanticsUnSupported is asked by client-go's reflector.
+func (listed) IsWatchListSemanticsUnSupported() bool { return true }
+
 // Informer follows what a source has, as objects of one type. With `shares` it keeps no more of each namespace than their bound; nil: everything,
 // for objects that no user of a namespace can write.
 func Informer(source cache.ListerWatcher, of runtime.Object, transform cache.TransformFunc, shares *Shares) cache.SharedIndexInformer {
 	if shares != nil {
 		source = boundedSource(source, shares)
 	}
+	source = listed{source, cache.ToListerWatcherWithContext(source)}
 	informer := cache.NewSharedIndexInformer(source, of, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	if err := informer.SetTransform(transform); err != nil {
 		panic(err) // only of an informer that has started
