@@ -125,22 +125,27 @@ fn a_namespace_that_cannot_be_attached_at_the_start_keeps_no_other_from_being_se
 #[test]
 fn too_much_of_anything_at_a_restart_costs_its_own_attachment() {
     let bed = Bed::new();
-    let many = |count: u32, object: &str, more: &str| {
+    let many = |count: u32, what: &str, more: &str| {
         (0..count).fold(String::new(), |mut lines, n| {
-            let _ = writeln!(lines, "{object} add 10.77.{}.{}{more}", n / 250, n % 250 + 1);
+            let _ = writeln!(lines, "{what} 10.77.{}.{}{more}", n / 250, n % 250 + 1);
             lines
         })
     };
     let too_many = [
         (
             "addresses, at most 1024",
-            many(2000, "addr", "/32 dev eth0"),
-            "addr flush dev eth0 to 10.77.0.0/16",
+            many(2000, "addr add", "/32 dev eth0"),
+            "addr flush dev eth0 to 10.77.0.0/16".to_owned(),
         ),
         (
             "neighbours: more than 8192 entries",
-            many(9000, "neigh", " lladdr 02:00:00:00:00:01 nud permanent dev eth0"),
-            "neigh flush to 10.77.0.0/16 dev eth0 nud permanent",
+            many(9000, "neigh add", " lladdr 02:00:00:00:00:01 nud permanent dev eth0"),
+            "neigh flush to 10.77.0.0/16 dev eth0 nud permanent".to_owned(),
+        ),
+        (
+            "routing rules: more than 8192 entries",
+            many(9000, "rule add from", " lookup main pref 1000"),
+            many(9000, "rule del from", " lookup main pref 1000"),
         ),
     ];
     for is_by_api in [false, true] {

@@ -214,6 +214,8 @@ mod tests {
     use std::io::ErrorKind;
     use std::time::{Duration, Instant};
 
+    use ktsn_eventually::eventually;
+
     use super::super::Unread;
     use super::{LIMIT, Said, Tool, iptables, output, unread};
 
@@ -263,15 +265,10 @@ mod tests {
         }
         let limit = Duration::from_secs(60);
         // One that is killed and has not ended yet is not started again.
-        let until = Instant::now() + limit;
-        let rules = loop {
-            match output("sh", &["-c", "echo rules"], limit) {
-                Err(error) if error.kind() == ErrorKind::TimedOut && Instant::now() < until => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                said => break said.unwrap(),
-            }
-        };
+        let rules = eventually("another start", limit, || match output("sh", &["-c", "echo rules"], limit) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => None,
+            said => Some(said.unwrap()),
+        });
         assert_eq!(rules, Some(b"rules\n".to_vec()));
         // More than a pipe holds.
         let long = output("sh", &["-c", "head -c 1000000 /dev/zero"], limit).unwrap();

@@ -76,3 +76,8 @@ pub enum TablesError {
     #[error("the tables' task has ended")]
     Ended,
 }
+
+/// What makes an error of a question to the kernel.
+pub(super) fn netlink_error(what: &'static str) -> impl Fn(io::Error) -> TablesError {
+    move |source| TablesError::Netlink { what, source }
+}

@@ -2,6 +2,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 
+use ktsn_eventually::{eventually, try_eventually};
 use ktsn_ring::control::LaterHeader;
 
 use super::*;
@@ -75,10 +76,7 @@ fn nothing_is_sent_before_its_time() {
         let now = read_clock(clock);
         assert!(now >= tx_time, "{number} on {clock}: {now} {tx_time}");
     }
-    assert!((0..10_000).any(|_| {
-        std::thread::sleep(Duration::from_millis(1));
-        later.is_empty()
-    }));
+    eventually("nothing is left", Duration::from_secs(60), || later.is_empty());
 }
 
 /// What takes a capability is refused, whatever ktsnd may do; what takes none is not.
@@ -197,24 +195,25 @@ fn a_socket_that_hangs_delays_its_own_namespace_only() {
         later.give(netns_cookie, HORIZON, datagram);
         stats
     };
-    let is_sent = |later: &mut Later, stats: &AttachmentStats, patience: u64| {
-        (0..patience).any(|_| {
+    const LONG: Duration = Duration::from_secs(60);
+    let is_sent = |later: &mut Later, stats: &AttachmentStats, patience| {
+        let ask = || {
             later.look();
-            std::thread::sleep(Duration::from_millis(1));
             stats.kernel_sent.load(Relaxed) == 1
-        })
+        };
+        try_eventually(patience, ask).is_some()
     };
     for _ in 0..3 {
         give(&mut later, NETNS, b"hangs");
         let next = give(&mut later, NETNS, b"");
-        assert!(is_sent(&mut later, &next, 20_000), "another thread sends what follows");
+        assert!(is_sent(&mut later, &next, LONG), "another thread sends what follows");
     }
     give(&mut later, NETNS, b"hangs");
     let own = give(&mut later, NETNS, b"");
     let other = give(&mut later, NETNS + 1, b"");
-    assert!(is_sent(&mut later, &other, 20_000), "another namespace waits for nothing");
-    assert!(!is_sent(&mut later, &own, 500), "its own has no thread left");
+    assert!(is_sent(&mut later, &other, LONG), "another namespace waits for nothing");
+    assert!(!is_sent(&mut later, &own, LONG / 100), "its own has no thread left");
     IS_OVER.store(true, SeqCst);
-    assert!(is_sent(&mut later, &own, 20_000), "a thread that goes on makes room for another one");
+    assert!(is_sent(&mut later, &own, LONG), "a thread that goes on makes room for another one");
     later.finish(&|| {});
 }

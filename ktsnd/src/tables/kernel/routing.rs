@@ -18,6 +18,7 @@ use super::exceptions::{Exceptions, is_exception};
 use super::netlink::Netlink;
 use super::routes::{MainRoute, TableRoute, route, sort};
 use super::rules::{Origin, are_usual, rule};
+use crate::tables::error::{TablesError, netlink_error};
 
 /// What is not the main table's of one family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,8 +46,8 @@ pub(crate) struct Routing {
 }
 
 impl Routing {
-    /// Dumps routes and rules.
-    pub(crate) fn take(netlink: &mut Netlink) -> io::Result<Self> {
+    /// Dumps routes and rules. An error names which.
+    pub(crate) fn take(netlink: &mut Netlink) -> Result<Self, TablesError> {
         let mut routing = Self::default();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut request = RouteMessage::default();
@@ -55,9 +56,10 @@ impl Routing {
                 RouteNetlinkMessage::NewRoute(message) if is_exception(&message) => Some(Err(message)),
                 RouteNetlinkMessage::NewRoute(message) => route(&message).map(Ok),
                 _ => None,
-            })?;
+            });
+            let routes = routes.map_err(netlink_error("routes"))?;
             let are_routes_read = !netlink.has_unread;
-            let rules = rules(netlink, family)?;
+            let rules = rules(netlink, family).map_err(netlink_error("routing rules"))?;
             let are_read = are_routes_read && !netlink.has_unread;
             let is_v4 = family == AddressFamily::Inet;
             let rest = routing.rest(is_v4);

@@ -7,7 +7,6 @@
 pub(crate) mod fuzzing;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::IpAddr;
 
 use ktsn_model::IpPrefix;
@@ -29,7 +28,7 @@ use super::routes::{Hop, MainRoute};
 use super::routing::Routing;
 use super::rules::Origin;
 use super::vxlan_device::{self, Forwarding};
-use crate::tables::error::TablesError;
+use crate::tables::error::{TablesError, netlink_error};
 
 /// NUD_REACHABLE, _STALE, _DELAY, _PROBE, _NOARP, _PERMANENT: the MAC address may be used (NUD_VALID).
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
@@ -76,10 +75,6 @@ pub(crate) struct Snapshot {
     pub(crate) filter: PodFilter,
 }
 
-fn netlink_error(what: &'static str) -> impl Fn(io::Error) -> TablesError {
-    move |source| TablesError::Netlink { what, source }
-}
-
 impl Snapshot {
     /// Dumps everything.
     pub(crate) fn take(netlink: &mut Netlink) -> Result<Self, TablesError> {
@@ -103,7 +98,7 @@ impl Snapshot {
 
     /// Dumps routes and rules.
     pub(crate) fn take_routing(&mut self, netlink: &mut Netlink) -> Result<(), TablesError> {
-        self.routing = Routing::take(netlink).map_err(netlink_error("routes"))?;
+        self.routing = Routing::take(netlink)?;
         Ok(())
     }
 
