@@ -117,7 +117,7 @@ fn what_leads_to_no_other_host_is_said_before_the_first_row() {
         assert!(!hosts.at("here").join("no.json").exists());
     };
     refused(["nodev", "to-here"], "the device nodev cannot be the uplink");
-    refused(["to-there", "nodev"], "ssh:peer: not possible here: the device nodev cannot be the uplink");
+    refused(["to-there", "nodev"], "not possible here: ssh:peer: the device nodev cannot be the uplink");
     refused(["lo", "to-here"], "the device lo cannot be the uplink");
     // A device without a cable.
     let line = "link add lonely type veth peer name alone";

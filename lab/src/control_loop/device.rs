@@ -44,6 +44,11 @@ impl Device {
         Self { setup: setup.clone(), host: host.clone(), peer: peer.clone(), directory, running: None }
     }
 
+    /// Whether times count.
+    pub(super) const fn is_timed(&self) -> bool {
+        !self.setup.functional
+    }
+
     /// # Errors
     /// [`LabError::Impossible`]: this machine or its ktsnd cannot have the path.
     pub(super) fn check(&self, path: Path) -> Result<(), LabError> {

@@ -1,102 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The device's end on another machine.
-//!
-//! In, here: the other host. Out: the same answers as of an end on this machine, and its files. There ([`serve`]): questions, and half of a
-//! testbed, which ends with the connection.
+//! What the device's end is asked, on this machine or on another one; there ([`serve`]) it has half of a testbed, which ends with the
+//! connection.
 
-use super::device::{Device, NAME};
+use super::device::Device;
 use crate::error::LabError;
-use crate::experiment::{Event, Setup, Watch};
-use crate::observers::READY_MAX;
+use crate::experiment::Setup;
 use crate::receive::Path;
-use crate::remote::hosts::{self, ANSWER_MAX, Far, Hosts, Known, SetUp, Side};
+use crate::remote::hosts::{self, Hosts, Known, SetUp, Side};
 use crate::testbed::{Echo, Half, Testbed};
 use crate::tools::Tools;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::path::Path as FilePath;
 
 /// What the device's machine is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-enum Question {
+pub(super) enum Question {
     /// Whether a path is possible there.
     Check(String),
     /// Begin a run on a path.
     Begin { path: String, cycles: u64 },
-    /// End it: the CPU share of the daemon there, and the device's files.
+    /// End it, once what is under way has arrived: the share of a CPU that its daemon used, and the device's files.
     End,
 }
 
-/// Where the device is.
-#[derive(Debug)]
-pub(super) enum End {
-    Here(Box<Device>),
-    There(Box<Far>),
-}
+/// The device's end, here or there.
+pub(super) type End = crate::remote::End<Served>;
 
 /// Checks the other host, and sets up both halves of the testbed.
 ///
 /// # Errors
 /// What is missing there or here.
-pub(super) fn begin(hosts: &Hosts, functional: bool) -> Result<(Testbed, Far, Known), LabError> {
+pub(super) fn begin(hosts: &Hosts, functional: bool) -> Result<(Testbed, End, Known), LabError> {
     let clocks = hosts.check()?;
     let (far, set_up, environment) = hosts.begin("loop", functional)?;
     let testbed = Testbed::half(Half::A, &hosts.uplinks[0], set_up.number)?;
     testbed.settle_with_echo()?;
-    Ok((testbed, far, Known { clocks, environment }))
+    Ok((testbed, End::There(Box::new(far)), Known { clocks, environment }))
 }
 
-impl End {
-    pub(super) fn check(&mut self, path: Path) -> Result<(), LabError> {
-        match self {
-            Self::Here(device) => device.check(path),
-            Self::There(far) => {
-                far.ask(&Question::Check(path.to_string()), ANSWER_MAX).map_err(LabError::from)
-            }
-        }
-    }
-
-    pub(super) fn wait_until_quiet(&mut self, watch: &mut Watch<'_>) -> Result<u32, LabError> {
-        let Self::There(far) = self else { return Ok(0) };
-        watch(Event::Step("waiting for the other host to be quiet"));
-        Ok(far.wait_until_quiet()?)
-    }
-
-    pub(super) fn begin(&mut self, path: Path, cycles: u64) -> Result<(), LabError> {
-        match self {
-            Self::Here(device) => device.begin(path, cycles),
-            Self::There(far) => {
-                let question = Question::Begin { path: path.to_string(), cycles };
-                far.ask(&question, ANSWER_MAX + READY_MAX).map_err(LabError::from)
-            }
-        }
-    }
-
-    /// Ends the device; its files are in `directory` then.
-    pub(super) fn end(&mut self, directory: &FilePath, cycles: u64) -> Result<Option<f64>, LabError> {
-        let far = match self {
-            Self::Here(device) => return device.end(),
-            Self::There(far) => far,
-        };
-        let share: Option<f64> = far.ask(&Question::End, ANSWER_MAX)?;
-        for ending in ["csv", "json"] {
-            let name = format!("{NAME}.{ending}");
-            let to = directory.join(&name);
-            let _of_the_run_before = std::fs::remove_file(&to);
-            far.fetch(&name, &to, cycles)?;
-        }
-        Ok(share.filter(|share| share.is_finite()))
-    }
-}
-
-/// The device's machine.
-struct Served {
+/// The device, on its machine.
+#[derive(Debug)]
+pub(super) struct Served {
     // Ends in this order.
     device: Device,
-    _echo: Echo,
-    _testbed: Testbed,
-    setup: Setup,
+    _testbed: Option<(Echo, Testbed)>,
+}
+
+/// The device's end on this machine.
+pub(super) fn here(device: Device) -> End {
+    End::Here(Box::new(Served { device, _testbed: None }))
 }
 
 /// Serves the first host's questions until the connection ends.
@@ -110,7 +63,7 @@ pub fn serve(tools: &Tools) -> Result<(), LabError> {
         let echo = Echo::start(&testbed.b)?;
         let directory = std::env::current_dir().map_err(LabError::system("working directory"))?;
         let device = Device::new(&setup, &testbed.b, &testbed.a, directory);
-        Ok(Served { device, _echo: echo, _testbed: testbed, setup })
+        Ok(Served { device, _testbed: Some((echo, testbed)) })
     })
 }
 
@@ -127,6 +80,6 @@ impl Side for Served {
     }
 
     fn is_timed(&self) -> bool {
-        !self.setup.functional
+        self.device.is_timed()
     }
 }

@@ -23,13 +23,13 @@ use crate::daemon::{Daemon, configuration_of, cpu_share, cpu_time_of};
 use crate::error::LabError;
 use crate::experiment::{Outcome, Setup, Watch};
 use crate::observations::put_disturbance;
-use crate::observers::{MEASURED, Observers, TALK_EXTRA};
+use crate::observers::{MEASURED, Observers, READY_MAX, TALK_EXTRA};
 use crate::process::Program;
 use crate::receive::{PAYLOAD_OCTETS, Path, Receiver};
-use crate::remote::hosts::{Hosts, Known, impossible};
+use crate::remote::hosts::{ANSWER_MAX, Hosts, Known, impossible};
 use crate::testbed::{Host, Testbed};
 use device::Device;
-use far::End;
+use far::{End, Question};
 use ktsn_measure::clock::tai_now;
 use ktsn_measure::control::{DeviceSummary, Summary};
 use ktsn_measure::environment::CpuUse;
@@ -107,8 +107,8 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
         let directory = crate::carry_out::directory()?;
         let directory = directory.path();
         let (testbed, mut end, known) = set_up(plan, directory)?;
-        for &path in plan.paths.iter().filter(|path| path.has_far_daemon()) {
-            end.check(path)?;
+        for path in plan.paths.iter().filter(|path| path.has_far_daemon()) {
+            let () = end.ask(Question::Check(path.to_string()), ANSWER_MAX)?;
         }
         describe(plan, &mut session.document);
         let mut loops = Loops { plan, testbed: &testbed, directory, end };
@@ -120,12 +120,12 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
 /// The testbed, or this machine's half of it, and the device's end.
 fn set_up(plan: &Plan, directory: &FilePath) -> Result<(Testbed, End, Option<Known>), LabError> {
     if let Some(hosts) = &plan.hosts {
-        let (testbed, far, known) = far::begin(hosts, plan.setup.functional)?;
-        return Ok((testbed, End::There(Box::new(far)), Some(known)));
+        let (testbed, end, known) = far::begin(hosts, plan.setup.functional)?;
+        return Ok((testbed, end, Some(known)));
     }
     let testbed = Testbed::new()?;
     let device = Device::new(&plan.setup, &testbed.b, &testbed.a, directory.to_owned());
-    Ok((testbed, End::Here(Box::new(device)), None))
+    Ok((testbed, far::here(device), None))
 }
 
 /// The configuration of `host`'s ktsnd on this path.
@@ -232,7 +232,8 @@ impl Experiment for Loops<'_> {
         let cycles = self.plan.cycles;
         self.observers().forget(&["control", "answers"])?;
         let near = self.daemon(path)?;
-        self.end.begin(path, cycles)?;
+        let begin = Question::Begin { path: path.to_string(), cycles };
+        let () = self.end.ask(begin, ANSWER_MAX + READY_MAX)?;
         let (before, machine, begun) = (cpu_time_of(near.as_ref())?, CpuUse::now(), Instant::now());
         let window = tai_now();
         let mut controller =
@@ -241,7 +242,10 @@ impl Experiment for Loops<'_> {
         controller.wait(Duration::from_nanos(period * cycles) + TALK_EXTRA, MEASURED)?;
         let after = cpu_time_of(near.as_ref())?;
         let (ended, elapsed) = (CpuUse::now(), begun.elapsed().as_secs_f64());
-        let far_share = self.end.end(self.directory, cycles)?;
+        let far_share: Option<f64> = self.end.ask(Question::End, ANSWER_MAX)?;
+        for ending in ["csv", "json"] {
+            self.end.fetch(&format!("{}.{ending}", device::NAME), self.directory, cycles)?;
+        }
         near.map_or(Ok(()), Daemon::stop)?;
         let files = self.observers();
         let recorded = Recorded {
@@ -252,7 +256,7 @@ impl Experiment for Loops<'_> {
             at_device: files.records(device::NAME, records::load_arrivals)?,
         };
         let mut checks = Vec::new();
-        if let (Some(hosts), End::There(far)) = (&self.plan.hosts, &self.end) {
+        if let (Some(hosts), Some(far)) = (&self.plan.hosts, self.end.far()) {
             let of = |arrival: &ArrivalRecord| [arrival.kernel_at, arrival.received_at].into_iter().flatten();
             let instants = recorded.at_device.iter().flat_map(of);
             let odd = impossible([window, tai_now()], hosts.within, instants, []);
@@ -261,7 +265,7 @@ impl Experiment for Loops<'_> {
         }
         let (run, mut series) = figures(path, turn.round, &recorded);
         series.daemon_cpu_ratio = cpu_share(before, after, elapsed);
-        series.far_daemon_cpu_ratio = far_share;
+        series.far_daemon_cpu_ratio = far_share.filter(|share| share.is_finite());
         put_disturbance(&mut series, &machine, &ended);
         Ok(Measured { checks, ..Measured::one((series, run), None) })
     }

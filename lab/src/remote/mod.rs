@@ -8,6 +8,7 @@
 //! for a password.
 
 pub mod clock;
+mod end;
 pub mod frames;
 mod guard;
 pub mod hosts;
@@ -20,6 +21,7 @@ pub mod target;
 mod tests;
 
 pub use crate::error::RemoteError;
+pub(crate) use end::End;
 pub use frames::Ended;
 pub use guard::{Guarded, Outcome, guard};
 pub use lines::Said;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The subscriber's side on this machine or on another one.
-//!
-//! In, here: the other host, a row. Out: the same answers as of a side on this machine, and its files. There ([`serve`]): questions, and a
-//! [`Subscriber`] for each row, which ends with the connection.
+//! What the subscriber's side is asked, on this machine or on another one; there ([`serve`]) it has a [`Subscriber`] for each row, which ends
+//! with the connection.
 
 use super::counters::Reasons;
 use super::ends::SCRIPT_EXTRA;
@@ -13,12 +11,12 @@ use super::subscriber::{Heard, State, Subscriber};
 use super::tap;
 use crate::error::LabError;
 use crate::experiment::Setup;
-use crate::remote::RemoteError;
-use crate::remote::hosts::{self, ANSWER_MAX, Far, SetUp, Side};
+use crate::remote::hosts::{self, ANSWER_MAX, SetUp, Side};
 use crate::testbed::{Echo, settle};
 use crate::tools::Tools;
 use crate::vm::{self, Accelerator, Cache, Choice, Kind, Renew};
 use ktsn_time::Nanos;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -41,7 +39,7 @@ const LOAD_PROGRAM: &str = "iperf3";
 /// A row, as the other machine hears of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Order {
+pub(super) struct Order {
     datapath: String,
     keeper: String,
     load: String,
@@ -97,7 +95,7 @@ impl Order {
 /// What the first host may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-enum Question {
+pub(super) enum Question {
     /// Answer datagrams on the cable until the first row.
     Wire,
     /// Make guests ready that run by this accelerator.
@@ -118,182 +116,110 @@ enum Question {
     End,
 }
 
-/// The other host of an experiment that has one.
-#[derive(Debug)]
-pub(super) struct Apart {
-    far: Far,
-    /// The number that both machines share.
-    pub(super) number: u16,
+/// The subscriber's side, here or there.
+pub(super) type End = crate::remote::End<Served>;
+
+/// Passes datagrams between both machines by their devices.
+///
+/// # Errors
+/// [`LabError::Impossible`]: a device is missing or carries no macvlan, or nothing passes.
+pub(super) fn try_wire(end: &mut End, uplink: (&str, u16), directory: &Path) -> Result<(), LabError> {
+    let () = end.ask(Question::Wire, SITE_MAX)?;
+    let host = Host::apart(Which::Publisher, Datapath::NoVm, uplink, directory)?;
+    settle(&host.namespace, host.address(), host.addresses.ends[1])
 }
 
-impl Apart {
-    pub(super) fn new(far: Far, number: u16) -> Self {
-        Self { far, number }
-    }
-
-    /// Passes datagrams between both machines by their devices.
-    ///
-    /// # Errors
-    /// [`LabError::Impossible`]: a device is missing or carries no macvlan, or nothing passes.
-    pub(super) fn try_wire(&mut self, device: &str, directory: &Path) -> Result<(), LabError> {
-        let () = self.far.ask(&Question::Wire, SITE_MAX)?;
-        let host = Host::apart(Which::Publisher, Datapath::NoVm, (device, self.number), directory)?;
-        settle(&host.namespace, host.address(), host.addresses.ends[1])
-    }
-
-    /// Makes the other machine ready for guests that run as those of this one.
-    ///
-    /// # Errors
-    /// [`LabError::Impossible`]: it has no KVM where this one has, or its image cannot be made.
-    pub(super) fn prepare(&mut self, choice: &Choice) -> Result<(), LabError> {
-        let question = Question::Guests(choice.accelerator.to_string());
-        self.far.ask(&question, IMAGE_MAX).map_err(impossible)
-    }
-
-    /// # Errors
-    /// The other machine does not answer.
-    pub(super) fn wait_until_quiet(&mut self) -> Result<u32, LabError> {
-        Ok(self.far.wait_until_quiet()?)
-    }
-
-    /// # Errors
-    /// Records that cannot be of this run.
-    pub(super) fn refuse(&self, problem: String) -> LabError {
-        self.far.refuse(problem).into()
-    }
+/// Makes the other machine ready for guests that run as those of this one.
+///
+/// # Errors
+/// [`LabError::Impossible`]: it has no KVM where this one has, or its image cannot be made.
+pub(super) fn prepare(end: &mut End, choice: &Choice) -> Result<(), LabError> {
+    end.ask(Question::Guests(choice.accelerator.to_string()), IMAGE_MAX)
 }
 
-/// Where a row's subscriber is.
-pub(super) enum Other<'a> {
-    Here(Box<Subscriber>),
-    There { apart: &'a mut Apart, asked: Option<(Instant, State)>, longest: Duration },
+/// A row's subscriber.
+pub(super) struct Other<'a> {
+    pub(super) end: &'a mut End,
+    /// What the other machine said last: each question takes some of its time.
+    asked: Option<(Instant, State)>,
+    longest: Duration,
 }
 
 impl<'a> Other<'a> {
-    /// Sets the subscriber's host up on the other machine, and starts its script.
+    /// Sets the row's host up on the other machine, and starts the subscriber's script.
     ///
     /// # Errors
     /// [`LabError::Impossible`]: that machine cannot have the row.
-    pub(super) fn there(apart: &'a mut Apart, plan: &Plan, row: Row) -> Result<Self, LabError> {
-        let begun: Result<(), RemoteError> = apart.far.ask(&Question::Row(Order::of(plan, row)), SITE_MAX);
-        begun.map_err(impossible)?;
+    pub(super) fn there(end: &'a mut End, plan: &Plan, row: Row) -> Result<Self, LabError> {
+        let () = end.ask(Question::Row(Order::of(plan, row)), SITE_MAX)?;
+        Ok(Self::of(end, plan))
+    }
+
+    /// One that runs.
+    pub(super) fn of(end: &'a mut End, plan: &Plan) -> Self {
         let longest = plan.boot_within + plan.traffic() + SCRIPT_EXTRA + ANSWER_MAX;
-        Ok(Self::There { apart, asked: None, longest })
+        Self { end, asked: None, longest }
     }
 
     /// # Errors
-    /// The other machine does not answer.
+    /// As [`Subscriber::check`]; the other machine does not answer.
     pub(super) fn state(&mut self) -> Result<State, LabError> {
-        match self {
-            Self::Here(subscriber) => Ok(subscriber.state()),
-            Self::There { asked: Some((at, state)), .. } if at.elapsed() < ASK_AGAIN => Ok(*state),
-            Self::There { apart, asked, .. } => {
-                let state = apart.far.ask(&Question::State, ANSWER_MAX)?;
-                *asked = Some((Instant::now(), state));
+        match self.asked {
+            Some((at, state)) if self.end.far().is_some() && at.elapsed() < ASK_AGAIN => Ok(state),
+            _ => {
+                let state = self.ask(Question::State)?;
+                self.asked = Some((Instant::now(), state));
                 Ok(state)
             }
         }
     }
 
     /// # Errors
-    /// As [`Subscriber::start_load`].
-    pub(super) fn start_load(&mut self) -> Result<(), LabError> {
-        match self {
-            Self::Here(subscriber) => subscriber.start_load(),
-            Self::There { apart, .. } => Ok(apart.far.ask(&Question::Load, ANSWER_MAX)?),
-        }
+    /// As of the question.
+    pub(super) fn ask<T: DeserializeOwned>(&mut self, question: Question) -> Result<T, LabError> {
+        self.end.ask(question, ANSWER_MAX)
     }
 
-    /// # Errors
-    /// As [`Subscriber::load_octets`].
-    pub(super) fn load_octets(&mut self) -> Result<u64, LabError> {
-        match self {
-            Self::Here(subscriber) => subscriber.load_octets(),
-            Self::There { apart, .. } => Ok(apart.far.ask(&Question::Octets, ANSWER_MAX)?),
-        }
-    }
-
-    /// # Errors
-    /// As [`Subscriber::count`].
-    pub(super) fn count(&mut self) -> Result<(), LabError> {
-        match self {
-            Self::Here(subscriber) => subscriber.count(),
-            Self::There { apart, .. } => Ok(apart.far.ask(&Question::Count, ANSWER_MAX)?),
-        }
-    }
-
-    /// # Errors
-    /// As [`Subscriber::check`]; the connection has ended. A switch of the other machine is looked at with [`Self::state`].
-    pub(super) fn check(&mut self) -> Result<(), LabError> {
-        match self {
-            Self::Here(subscriber) => subscriber.check(),
-            Self::There { apart, .. } => Ok(apart.far.check()?),
-        }
-    }
-
-    /// Ends the subscriber soon, for a run that has failed.
-    pub(super) fn stop(&mut self) {
-        match self {
-            Self::Here(subscriber) => subscriber.stop(),
-            Self::There { apart, .. } => {
-                // The run's error counts. A connection that has ended has ended the subscriber, too.
-                let _may_fail: Result<(), RemoteError> = apart.far.ask(&Question::Stop, ANSWER_MAX);
-            }
-        }
-    }
-
-    /// What the subscriber left, once it has ended. The records of its tap device are in `directory` then.
+    /// What the subscriber left in `directory`, once it has ended; the records of its tap device, too.
     ///
     /// # Errors
     /// As [`Subscriber::finish`]; a file of the other machine is too large.
     pub(super) fn finish(&mut self, plan: &Plan, row: Row, directory: &Path) -> Result<Heard, LabError> {
-        let (apart, longest) = match self {
-            Self::Here(subscriber) => return subscriber.finish(),
-            Self::There { apart, longest, .. } => (apart, *longest),
-        };
-        let dropped: Reasons = apart.far.ask(&Question::End, longest)?;
-        let fetched = tempfile::tempdir_in(directory).map_err(LabError::system("temporary directory"))?;
+        let dropped: Reasons = self.end.ask(Question::End, self.longest)?;
         let frames = plan.frames * plan.payloads.len() as u64;
         let mut heard = Heard { dropped, ..Heard::default() };
+        let mut fetch = |name: &str, frames| {
+            let path = self.end.fetch(name, directory, frames)?;
+            std::fs::read(&path).map_err(LabError::file(&path))
+        };
         for name in SUBSCRIBERS_FILES {
-            let content = fetch(&mut apart.far, name, fetched.path(), frames)?;
-            heard.files.insert(name, content);
+            heard.files.insert(name, fetch(name, frames)?);
         }
-        let samples = fetch(&mut apart.far, SAMPLES, fetched.path(), longest.as_secs() * SAMPLE_ROWS)?;
+        let samples = fetch(SAMPLES, self.longest.as_secs() * SAMPLE_ROWS)?;
+        if row.datapath == Datapath::Bridge {
+            self.end.fetch(&tap::file(Which::Subscriber), directory, frames)?;
+        }
         heard.samples = serde_json::from_slice(&samples).map_err(|error| {
             let error = vm::printable(error.to_string().as_bytes());
-            apart.refuse(format!(
+            self.refuse(format!(
                 "its {SAMPLES} is not JSON of samples: {error}; install the same ktsn on both"
             ))
         })?;
-        if row.datapath == Datapath::Bridge {
-            let name = tap::file(Which::Subscriber);
-            apart.far.fetch(&name, &directory.join(&name), frames)?;
-        }
         Ok(heard)
     }
-}
 
-/// What a side that cannot have a row says.
-fn impossible(error: RemoteError) -> LabError {
-    match &error {
-        RemoteError::There { target, text, status: 3 } => {
-            let text = text.strip_prefix("not possible here: ").unwrap_or(text);
-            let (what, remedy) = text.split_once("; remedy: ").unwrap_or((text, "another host"));
-            LabError::Impossible { what: format!("{target}: {what}"), remedy: remedy.to_owned() }
+    /// What the other machine cannot have seen.
+    pub(super) fn refuse(&self, problem: String) -> LabError {
+        match self.end.far() {
+            Some(far) => far.refuse(problem).into(),
+            None => LabError::Usage(problem),
         }
-        _ => error.into(),
     }
-}
-
-fn fetch(far: &mut Far, name: &str, directory: &Path, frames: u64) -> Result<Vec<u8>, LabError> {
-    let path = directory.join(name);
-    far.fetch(name, &path, frames)?;
-    std::fs::read(&path).map_err(LabError::file(&path))
 }
 
 /// The subscriber's machine.
-struct Served {
+#[derive(Debug)]
+pub(super) struct Served {
     // Ends before its directory.
     subscriber: Option<Subscriber>,
     /// Answers on the cable until the first row. Ends before its host.
@@ -301,9 +227,22 @@ struct Served {
     /// Where the files of the row are made.
     of_row: Option<TempDir>,
     choice: Option<Choice>,
-    set_up: SetUp,
+    /// The device that leads to the first host, and the number that both share.
+    uplink: (String, u16),
     setup: Setup,
     directory: PathBuf,
+}
+
+impl Served {
+    fn new(setup: Setup, uplink: (String, u16), directory: PathBuf) -> Self {
+        Self { subscriber: None, wire: None, of_row: None, choice: None, uplink, setup, directory }
+    }
+
+    /// The side on this machine, of a row that runs. Its files go to `directory`.
+    pub(super) fn here(setup: &Setup, subscriber: Subscriber, directory: &Path) -> End {
+        let served = Self::new(setup.clone(), Default::default(), directory.to_owned());
+        End::Here(Box::new(Self { subscriber: Some(subscriber), ..served }))
+    }
 }
 
 /// Serves the first host's questions until the connection ends.
@@ -315,15 +254,7 @@ pub fn serve(tools: &Tools) -> Result<(), LabError> {
         let setup = Setup::of_other_side(tools, set_up.functional)?;
         setup.tools.check_daemon()?;
         let directory = std::env::current_dir().map_err(LabError::system("working directory"))?;
-        Ok(Served {
-            subscriber: None,
-            wire: None,
-            of_row: None,
-            choice: None,
-            set_up: set_up.clone(),
-            setup,
-            directory,
-        })
+        Ok(Served::new(setup, (set_up.uplink.clone(), set_up.number), directory))
     })
 }
 
@@ -384,7 +315,7 @@ impl Served {
     }
 
     fn uplink(&self) -> (&str, u16) {
-        (&self.set_up.uplink, self.set_up.number)
+        (&self.uplink.0, self.uplink.1)
     }
 
     /// The image, and whether guests run here as on the first host.
@@ -462,15 +393,5 @@ mod tests {
         there.check().unwrap();
         let odd = Order { datapath: "cable".to_owned(), ..order };
         assert!(odd.read(&plan.setup, None).is_none());
-    }
-
-    #[test]
-    fn what_the_other_machine_cannot_have_is_a_row_that_is_left_out() {
-        let target: crate::remote::Target = "ssh:b".parse().unwrap();
-        let text = "not possible here: no OVS; remedy: `make setup`".to_owned();
-        let error = impossible(RemoteError::There { target: target.clone(), text, status: 3 });
-        assert_eq!(error.to_string(), "not possible here: ssh:b: no OVS; remedy: `make setup`");
-        let error = impossible(RemoteError::There { target, text: "broken".to_owned(), status: 1 });
-        assert!(!matches!(error, LabError::Impossible { .. }), "{error}");
     }
 }

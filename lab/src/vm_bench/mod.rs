@@ -29,7 +29,7 @@ use crate::experiment::{Event, Outcome, Watch};
 use crate::observations::DEADLINE;
 use crate::remote::hosts::Known;
 use crate::vm::schedule_scene::MAGNITUDE_MEANS;
-use far::Apart;
+use far::End;
 use ktsn_measure::datapaths::SPIKES;
 use ktsn_measure::results::Document;
 use one_run::one_run;
@@ -62,7 +62,8 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
 struct Rows<'a> {
     plan: &'a Plan,
     directory: &'a Path,
-    apart: Option<Apart>,
+    /// The other host's side, and the number that both machines share.
+    apart: Option<(End, u16)>,
     /// Why guests are not possible on the other host.
     no_guests: Option<String>,
 }
@@ -84,13 +85,17 @@ impl Experiment for Rows<'_> {
     }
 
     fn prepare(&mut self, _: &Row, watch: &mut Watch<'_>) -> Result<u32, LabError> {
-        let Some(apart) = &mut self.apart else { return Ok(0) };
-        watch(Event::Step("waiting for the other host to be quiet"));
-        apart.wait_until_quiet()
+        self.apart.as_mut().map_or(Ok(0), |(end, _)| end.wait_until_quiet(watch))
     }
 
     fn run(&mut self, &row: &Row, turn: &mut Turn<'_>) -> Result<Measured<Spikes>, LabError> {
-        one_run(self.plan, row, turn.round, self.directory, self.apart.as_mut())
+        one_run(
+            self.plan,
+            row,
+            turn.round,
+            self.directory,
+            self.apart.as_mut().map(|(end, number)| (end, *number)),
+        )
     }
 
     fn conclude(&mut self, found: Vec<Spikes>, document: &mut Document) -> Result<(), LabError> {
@@ -103,7 +108,7 @@ impl Experiment for Rows<'_> {
 }
 
 /// The other host, and what is known of both.
-type Other = (Apart, Known);
+type Other = ((End, u16), Known);
 
 /// Checks the subscriber's machine, if that is another one, and begins there; and why guests are not possible there, if so.
 fn set_up(
@@ -115,21 +120,21 @@ fn set_up(
     watch(Event::Step("the other host and both clocks"));
     let clocks = hosts.check()?;
     let (far, set_up, environment) = hosts.begin("vm", plan.setup.functional)?;
-    let mut apart = Apart::new(far, set_up.number);
-    apart.try_wire(&hosts.uplinks[0], directory)?;
+    let (mut end, number) = (End::There(Box::new(far)), set_up.number);
+    far::try_wire(&mut end, (&hosts.uplinks[0], number), directory)?;
     let mut no_guests = None;
     if plan.has_guests() {
         watch(Event::Step(
             "the guests' image on the other host; it is built where it is missing, which takes minutes",
         ));
-        match apart.prepare(&plan.choice) {
+        match far::prepare(&mut end, &plan.choice) {
             Err(LabError::Impossible { what, remedy }) => {
                 no_guests = Some(format!("{what}; remedy: {remedy}"));
             }
             done => done?,
         }
     }
-    Ok((Some((apart, Known { clocks, environment })), no_guests))
+    Ok((Some(((end, number), Known { clocks, environment })), no_guests))
 }
 
 fn describe(plan: &Plan, document: &mut Document) {

@@ -4,7 +4,7 @@
 
 use super::counters::{self, Reasons};
 use super::ends::{Progress, SCRIPT_EXTRA};
-use super::far::{Apart, Other, check_programs};
+use super::far::{End, Other, Question, Served, check_programs};
 use super::figures::{Left, figures};
 use super::places::{end, place};
 use super::plan::{Datapath, Load, Plan, Row};
@@ -39,45 +39,39 @@ pub(super) fn one_run(
     row: Row,
     round: u32,
     directory: &Path,
-    apart: Option<&mut Apart>,
+    apart: Option<(&mut End, u16)>,
 ) -> Result<Measured<Spikes>, LabError> {
     let directory = tempfile::tempdir_in(directory).map_err(LabError::system("temporary directory"))?;
     let directory = directory.path();
+    check_programs(row)?;
     let (begun, window, sampler) = (CpuUse::now(), tai_now(), Sampler::start());
     // The subscriber's side ends before the publisher's host.
-    let (mut host, mut other) = set_up(plan, row, directory, apart)?;
+    let (mut host, mut here);
+    let mut other = if let (Some(hosts), Some((end, number))) = (&plan.hosts, apart) {
+        let uplink = (hosts.uplinks[0].as_str(), number);
+        host = Host::apart(Which::Publisher, row.datapath, uplink, directory)?;
+        Other::there(end, plan, row)?
+    } else {
+        let far;
+        [host, far] = Host::pair(row.datapath, directory)?;
+        let subscriber = Subscriber::begin(plan, row, far, directory, false)?;
+        here = Served::here(&plan.setup, subscriber, directory);
+        Other::of(&mut here, plan)
+    };
     let mut left = carry_out(plan, row, &mut host, &mut other, directory)?;
     left.samples = sampler.end();
     let (ended, window) = (CpuUse::now(), [window, tai_now()]);
     let mut figures = figures(plan, row, round, &left, directory)?;
-    if let (Some(hosts), Other::There { apart, .. }) = (&plan.hosts, &other)
+    if let Some(hosts) = &plan.hosts
         && let Some(problem) =
             odd(&figures, &left, window, hosts.within, super::figures::has_own_clocks(plan, row))
     {
-        return Err(apart.refuse(problem));
+        return Err(other.refuse(problem));
     }
     for series in &mut figures.series {
         crate::observations::put_disturbance(series, &begun, &ended);
     }
     Ok(figures)
-}
-
-/// The publisher's host, and the subscriber's side; its script runs.
-fn set_up<'a>(
-    plan: &Plan,
-    row: Row,
-    directory: &Path,
-    apart: Option<&'a mut Apart>,
-) -> Result<(Host, Other<'a>), LabError> {
-    check_programs(row)?;
-    if let (Some(hosts), Some(apart)) = (&plan.hosts, apart) {
-        let uplink = (hosts.uplinks[0].as_str(), apart.number);
-        let host = Host::apart(Which::Publisher, row.datapath, uplink, directory)?;
-        return Ok((host, Other::there(apart, plan, row)?));
-    }
-    let [host, far] = Host::pair(row.datapath, directory)?;
-    let subscriber = Subscriber::begin(plan, row, far, directory, false)?;
-    Ok((host, Other::Here(Box::new(subscriber))))
 }
 
 /// Why what the other machine saw cannot be of this run, if so. Guests with clocks of their own say nothing of the hosts'.
@@ -122,7 +116,8 @@ fn carry_out(
     // A subscriber that has ended by now was not ended for the publisher's sake.
     let is_far_first = done.is_err() && other.state().is_ok_and(|state| state.has_ended);
     if done.is_err() && !is_far_first {
-        other.stop();
+        // The run's error counts. A connection that has ended has ended the subscriber, too.
+        let _may_fail: Result<(), LabError> = other.ask(Question::Stop);
     }
     let heard = match (done, other.finish(plan, row, directory)) {
         (Err(first), Err(second)) => Err(if is_far_first { second } else { first }),
@@ -150,8 +145,9 @@ fn publish(
     let (place, progress) = (place(plan, row, host), Progress::default());
     wait_until_ready(plan, other)?;
     let load = start_load(plan, row, host, other)?;
-    let (octets, begun) = (if row.load == Load::Idle { 0 } else { other.load_octets()? }, Instant::now());
-    other.count()?;
+    let (octets, begun) =
+        (if row.load == Load::Idle { 0 } else { other.ask::<u64>(Question::Octets)? }, Instant::now());
+    let () = other.ask(Question::Count)?;
     let before: Reasons = host.dropped()?;
     let mut tap = None;
     std::thread::scope(|scope| {
@@ -162,7 +158,7 @@ fn publish(
                 tap::start(plan, host, directory, || runs.is_finished()).map(|started| tap = Some(started));
         }
         while !runs.is_finished() {
-            ended = ended.and(host.check_switch()).and(other.check());
+            ended = ended.and(host.check_switch()).and(other.end.check());
             // The subscriber ends after the publisher's last frames; before them only if it failed.
             let is_alone = other.state().map(|state| state.has_failed);
             if ended.is_err() || !matches!(is_alone, Ok(false)) {
@@ -175,7 +171,7 @@ fn publish(
         ended.and(published)
     })?;
     if row.load != Load::Idle {
-        let bits = other.load_octets()?.saturating_sub(octets) as f64 * 8.0;
+        let bits = other.ask::<u64>(Question::Octets)?.saturating_sub(octets) as f64 * 8.0;
         left.load_bit_rate = Some(bits / begun.elapsed().as_secs_f64());
     }
     drop(load);
@@ -194,9 +190,9 @@ fn start_load(
     if row.load == Load::Idle {
         return Ok(None);
     }
-    other.start_load()?;
-    let before = other.load_octets()?;
-    let has_come = |octets| Ok(other.load_octets()? >= before.saturating_add(octets));
+    let () = other.ask(Question::Load)?;
+    let before = other.ask::<u64>(Question::Octets)?;
+    let has_come = |octets| Ok(other.ask::<u64>(Question::Octets)? >= before.saturating_add(octets));
     host.start_load_sender(plan.load_mbit, has_come).map(Some)
 }
 
