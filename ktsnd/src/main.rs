@@ -11,6 +11,8 @@ use clap::{CommandFactory as _, Parser, ValueEnum as _};
 use ktsn_pages::Kind;
 use ktsnd::config::{Config, attach_keys, parse_attach};
 use ktsnd::daemon::{self, Options};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
 
 fn after_help() -> String {
     let keys = attach_keys();
@@ -65,25 +67,38 @@ struct Arguments {
     generate: Option<Vec<String>>,
 }
 
+/// The filter of `--log`. A word that is no level would be a target of which everything is logged, and nothing else.
+fn filter_of(text: &str) -> Result<Targets, String> {
+    let expected = |problem: &str| {
+        format!(
+            "{problem}; expected the level error, warn, info, debug or trace, or targets with theirs (ktsnd=debug,warn)"
+        )
+    };
+    let is_level = |part: &&str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
+    match text.split(',').find(|part| !is_level(part)) {
+        Some(part) => Err(expected(&format!("{part:?} is no level"))),
+        None => text.parse().map_err(|error| expected(&format!("{error}"))),
+    }
+}
+
 fn main() -> ExitCode {
     ktsnd::supervise::abort_on_panic();
     let arguments = Arguments::parse();
     if let Some([kind, directory]) = arguments.generate.as_deref() {
         return generate(kind, directory.as_ref());
     }
-    let filter = match tracing_subscriber::EnvFilter::try_new(&arguments.log) {
+    let filter = match filter_of(&arguments.log) {
         Ok(filter) => filter,
         Err(error) => return wrong(&format!("--log: {:?}: {error}", arguments.log)),
     };
     // Colours are for a terminal: a file or a journal would keep their codes.
     let is_coloured =
         std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
-        .with_ansi(is_coloured)
-        .init();
+        .with_ansi(is_coloured);
+    tracing_subscriber::registry().with(lines).with(filter).init();
     let mut config = match read(arguments.config.as_deref()) {
         Ok(config) => config,
         Err(message) => return wrong(&message),

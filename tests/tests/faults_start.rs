@@ -81,6 +81,8 @@ fn wrong_command_lines() {
         (["--attach", "n:eth0,local=here"], ["--attach.overlay.vxlan.local", "\"here\"", "an IP address"]),
         (["--config", "/nowhere/ktsnd.toml"], ["--config", "/nowhere/ktsnd.toml", "No such file"]),
         (["--log", "a=b=c"], ["--log", "a=b=c", "level"]),
+        (["--log", "ktsnd=loud"], ["--log", "ktsnd=loud", "level"]),
+        (["--log", "verbose"], ["--log", "\"verbose\" is no level", "ktsnd=debug"]),
         (["--take-over", "soon"], ["--take-over", "\"soon\"", "whole seconds, 1 to 86400"]),
         (["--take-over", "0"], ["--take-over", "\"0\"", "whole seconds"]),
         (["--speed", "9"], ["--speed", "unexpected argument", "Usage"]),
