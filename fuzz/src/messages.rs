@@ -128,7 +128,7 @@ pub fn messages(data: &[u8]) {
             let all = found.iter().any(|found| found.0);
             let v6 = all || found.iter().any(|found| found.2);
             let v4 = v6 || found.iter().any(|found| found.1);
-            assert_eq!((parsed.is_kernels(true), parsed.is_kernels(false)), (v4, v6));
+            assert_eq!((parsed.is_for_kernel(true), parsed.is_for_kernel(false)), (v4, v6));
             items
         }
         (items, None) => {

@@ -26,7 +26,7 @@ use ktsn_resolve::{
     Route, Tables, Tunnel, Via, Vxlan, VxlanRouted,
 };
 use ktsn_ring::{
-    ClientMapping, ClockId, Consumer, Destination, DestinationAction, Frame, Layout, Producer, SlotFlags,
+    ClientMapping, ClockId, Consumer, Destination, DestinationAction, Layout, Producer, SlotFlags, SlotFrame,
     StreamCode, StreamStatus,
 };
 use ktsn_sched::policing::{FlowMeter, PolicingConfig, StreamFilter, StreamIdentification};
@@ -372,7 +372,7 @@ impl World {
         let Some(app) = self.apps.get(number as usize) else { return Ok(false) };
         let Some(claim) = app.producer.claim() else { return Ok(false) };
         let apart = u32::from(!self.is_cost);
-        let frame = Frame {
+        let frame = SlotFrame {
             stream_index: 0,
             token: 1,
             flags: SlotFlags::NONE,

@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
+use crate::clients::{Directory, RegistrarHandle};
 use crate::clock::{Source, Watcher};
 use crate::config::Config;
 use crate::control::Control;
@@ -24,7 +25,6 @@ use crate::node::{Event, Mailbox, Node, NodeRequest};
 use crate::run_dir::{RunDir, take_over};
 use crate::supervise::{CONTROL, Supervisor, Watched};
 use crate::tables;
-use crate::tenant::{Directory, Registrar};
 
 /// The settings that the command line decides.
 #[derive(Debug, Clone)]
@@ -114,7 +114,7 @@ async fn serve(
     };
     crate::sys::give_memory_back();
     let _supervisor = Supervisor::start().context("supervisor")?;
-    let registrar = Registrar::start(&run_dir.client_socket(), directory.clone())?;
+    let registrar = RegistrarHandle::start(&run_dir.client_socket(), directory.clone())?;
     let mlock = config.daemon.mlock;
     let watcher = {
         let (source, error_max) = (config.daemon.clock_source, config.daemon.clock_error_max);

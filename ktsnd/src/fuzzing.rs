@@ -14,7 +14,7 @@ pub use crate::run_dir::fuzzing::{StateRead, state};
 
 /// The registrar, driven one step at a time.
 pub mod registrar {
-    pub use crate::tenant::fuzzing::{
+    pub use crate::clients::fuzzing::{
         ATTACHMENTS, CLIENTS_A_PROCESS, Closed, Counted, Driver, Limits, Namespace, Passed, Peer, Region,
         Told,
     };

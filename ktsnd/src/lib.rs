@@ -7,6 +7,7 @@
 //! ring, resolve, sched and port meet in [`worker`] and nowhere else.
 
 mod capture;
+pub mod clients;
 mod clock;
 pub mod config;
 pub mod control;
@@ -30,7 +31,6 @@ pub mod run_dir;
 pub mod stats;
 pub mod supervise;
 pub mod tables;
-pub mod tenant;
 pub mod worker;
 
 #[allow(unsafe_code)]

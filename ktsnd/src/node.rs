@@ -28,9 +28,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, info, warn};
 
+use crate::clients::{Directory, RegistrarHandle};
 use crate::limits;
 use crate::tables;
-use crate::tenant::{Directory, Registrar};
 use crate::worker::{Command, Returned, RouteNews};
 use intent::Intent;
 pub(crate) use mailbox::{Event, EventSender, Mailbox};
@@ -56,7 +56,7 @@ pub struct Node {
     manager: tables::Manager,
     pub(crate) latest: Arc<Tables>,
     pub(crate) directory: Directory<AnyPort>,
-    registrar: Registrar,
+    registrar: RegistrarHandle,
     events: EventSender,
     stopping: bool,
 }
@@ -67,7 +67,7 @@ impl Node {
         workers: Workers,
         manager: tables::Manager,
         directory: Directory<AnyPort>,
-        registrar: Registrar,
+        registrar: RegistrarHandle,
         events: EventSender,
         latest: Arc<Tables>,
     ) -> Self {

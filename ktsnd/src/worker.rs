@@ -18,7 +18,7 @@
 //! | clients | rings, promises, doorbells, turns, expected frames | `clients`, `client`, `attention`, `turns`, `expectations` |
 //! | captures | captured frames, turns | `captures`, `captured` |
 //! | ports | devices, queues, retries, slow hand-overs | `ports`, `port_state`, `hand_over_budget` |
-//! | resolver | tables, routes kept ready | `resolver`, `sending` |
+//! | resolver | tables, routes kept ready | `resolver`, `content` |
 //! | reporter | completions and notices for programs | `reporter`, `requested_reports` |
 //! | inbox | commands, a deferred command, what is handed back | `command` |
 //! | closing | what ends, step by step | `closing` |
@@ -35,9 +35,10 @@ mod captured;
 mod captures;
 mod client;
 mod clients;
-mod clock;
+mod clock_gate;
 mod closing;
 mod command;
+mod content;
 mod cpu_budget;
 mod due;
 mod earliest;
@@ -66,7 +67,6 @@ mod requested_reports;
 mod requests;
 mod resolver;
 mod retry;
-mod sending;
 mod slots;
 mod source;
 mod turns;
@@ -86,7 +86,7 @@ pub use attachments::{AttachmentPolicy, Usage};
 pub use capture_ring::{CaptureRing, Ring};
 pub use captured::Captured;
 pub use client::{Client, ClientKey, ClientTables};
-pub use clock::ClockGate;
+pub use clock_gate::ClockGate;
 pub use command::{Command, GateView, Inbox, Judged, Judging, NewPort, Outbox, Returned, RouteNews, queues};
 pub use environment::{Environment, Host, Woken};
 pub use hand_over_latency::AT_START as HAND_OVER_AT_START;

@@ -12,7 +12,7 @@ use crate::process::abi::{
     MessageHeader, MultipleHeader, SO_RCVTIMEO, SO_TXTIME, SOL_IP, SOL_IPV6, SOL_SOCKET,
 };
 use crate::process::hwtstamp::Answer;
-use crate::send::verdict::{Send, Verdict};
+use crate::send::verdict::{SendCall, Verdict};
 use crate::{
     process::descriptors, process::env, process::fds, process::hwtstamp, process::limit, process::originals,
     process::page, receive, send, send::multiple, streams::txtime,
@@ -96,13 +96,13 @@ pub unsafe extern "C" fn setsockopt(
         }
         return answer;
     }
-    let kernels = if answer == 0 { 0 } else { originals::errno() };
+    let kernel_errno = if answer == 0 { 0 } else { originals::errno() };
     if value.is_null() || octets != 8 {
         return answer;
     }
     // SAFETY: not null and 8 octets long, as the kernel has just found.
     let asked = txtime::from_octets(unsafe { value.cast::<[u8; 8]>().read_unaligned() });
-    match txtime::configured(fd, asked, kernels) {
+    match txtime::configured(fd, asked, kernel_errno) {
         0 => {
             originals::set_errno(before);
             0
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const MessageHeader, flags
         Verdict::KernelCounted { is_stripped } => match send::stream_of(fd) {
             // SAFETY: as above.
             Some(stream) => unsafe {
-                multiple::sendmsg_counted(Send { stream, fd, flags }, message, is_stripped)
+                multiple::sendmsg_counted(SendCall { stream, fd, flags }, message, is_stripped)
             },
             // Closed by another thread meanwhile: the kernel says so.
             // SAFETY: as above.
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn sendmmsg(
     match (stream, page::get()) {
         // SAFETY: the program's arguments.
         (Some(stream), Some(page)) => unsafe {
-            multiple::sendmmsg(Send { stream, fd, flags }, page, messages, count)
+            multiple::sendmmsg(SendCall { stream, fd, flags }, page, messages, count)
         },
         // SAFETY: as above.
         _ => unsafe { originals::sendmmsg(fd, messages, count, flags) },
@@ -356,12 +356,12 @@ unsafe extern "C" fn ktsn_ioctl(fd: c_int, request: c_ulong, argument: *mut c_vo
     let before = originals::errno();
     // SAFETY: the program's arguments.
     let answer = unsafe { originals::ioctl(fd, request, argument) };
-    let kernels = if answer < 0 { originals::errno() } else { 0 };
+    let kernel_errno = if answer < 0 { originals::errno() } else { 0 };
     if request as u32 == FIONBIO {
         receive::note_changed(fd);
     }
     // SAFETY: the program's argument, of that request.
-    let ours = unsafe { hwtstamp::answer(fd, request as u32, argument, kernels) };
+    let ours = unsafe { hwtstamp::answer(fd, request as u32, argument, kernel_errno) };
     match ours {
         Answer::Kernel => answer,
         Answer::Done => {

@@ -20,7 +20,7 @@ use core::ffi::c_int;
 use core::hint::cold_path;
 
 use ktsn_model::BypassReason;
-use ktsn_ring::{ClockId, Frame, HeaderMarks, SlotFlags, StreamCode, stream_flags};
+use ktsn_ring::{ClockId, HeaderMarks, SlotFlags, SlotFrame, StreamCode, stream_flags};
 
 use crate::call::control_messages::{self, Parsed};
 use crate::call::destination::{self, Address, Destination};
@@ -30,7 +30,7 @@ use crate::process::fds::{self, Entry};
 use crate::process::page;
 use crate::process::region::{self, RegionUse};
 use crate::send::batch::{Batch, Filling, Full};
-use crate::send::verdict::{Send, Verdict};
+use crate::send::verdict::{SendCall, Verdict};
 use crate::streams::stamps;
 use crate::streams::{self, Registration, Stream};
 use crate::{
@@ -67,7 +67,7 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
     let mut batch = Batch::new(page);
     batch.prefetch(stream.index);
     // SAFETY: the caller's promise.
-    let verdict = unsafe { message(Send { stream, fd, flags }, header, &mut batch) };
+    let verdict = unsafe { message(SendCall { stream, fd, flags }, header, &mut batch) };
     batch.end(); // publishes the frame
     verdict
 }
@@ -76,7 +76,7 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
 ///
 /// # Safety
 /// `header` is what the program passed.
-pub(crate) unsafe fn message(send: Send, header: *const MessageHeader, batch: &mut Batch) -> Verdict {
+pub(crate) unsafe fn message(send: SendCall, header: *const MessageHeader, batch: &mut Batch) -> Verdict {
     // SAFETY: the caller's promise.
     match unsafe { decide(send, header, batch) } {
         // SAFETY: the caller's promise.
@@ -89,12 +89,12 @@ pub(crate) unsafe fn message(send: Send, header: *const MessageHeader, batch: &m
 
 /// # Safety
 /// `header` is what the program passed.
-unsafe fn decide(send: Send, header: *const MessageHeader, batch: &mut Batch) -> Verdict {
+unsafe fn decide(send: SendCall, header: *const MessageHeader, batch: &mut Batch) -> Verdict {
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
     let Some(message) = (unsafe { Message::read(header, is_musl) }) else { return Verdict::Kernel };
     let Some(control) = control_messages::parse(message.control, is_musl) else { return Verdict::Kernel };
-    if message.is_kernels {
+    if message.is_for_kernel {
         cold_path();
         // Without SCM_TXTIME where the kernel never heard of SO_TXTIME: the errno is the payload's.
         return if send.stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped };
@@ -130,7 +130,7 @@ fn leave_to_kernel(stream: Stream, reason: BypassReason) -> Verdict {
     if stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped }
 }
 
-impl Send {
+impl SendCall {
     /// Sends a UDP datagram that has a transmit time: all in one function, so that the frame is made in registers and written once, into its slot.
     #[inline(always)]
     fn send_udp(self, message: &Message<'_>, control: &Parsed, tx_time: u64, batch: &mut Batch) -> Verdict {
@@ -152,7 +152,7 @@ impl Send {
     #[inline(always)]
     fn send_timed<const INLINE: bool>(
         self,
-        frame: Option<Frame>,
+        frame: Option<SlotFrame>,
         message: &Message<'_>,
         control: &Parsed,
         tx_time: u64,
@@ -207,13 +207,13 @@ impl Send {
     }
 
     /// The frame that a call on a packet socket asks for; `None` when only the kernel can send it, or has the errno.
-    fn packet_frame(self, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
+    fn packet_frame(self, message: &Message<'_>, control: &Parsed) -> Option<SlotFrame> {
         if self.flags & !FLAGS != 0 { None } else { packet::frame(self.stream, self.fd, message, control) }
     }
 
     /// The frame that a call on a UDP socket asks for; `None` when only the kernel can send it, or has the errno.
     #[inline(always)]
-    fn udp_frame(self, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
+    fn udp_frame(self, message: &Message<'_>, control: &Parsed) -> Option<SlotFrame> {
         if self.flags & !FLAGS != 0 {
             return None;
         }
@@ -227,7 +227,7 @@ impl Send {
 
     /// The frame as the socket's options and the control messages make it; `None` when only the kernel can send it.
     #[inline(always)]
-    fn frame_from_options(self, to: Option<Address>, control: &Parsed) -> Option<Frame> {
+    fn frame_from_options(self, to: Option<Address>, control: &Parsed) -> Option<SlotFrame> {
         let stream = self.stream;
         let options = stream.options();
         let (is_group, is_v4) = to.map_or_else(|| stream.peer(), |to| (to.is_multicast(), to.is_v4()));
@@ -236,7 +236,7 @@ impl Send {
             || stream.is_pinned()
             || stream.is_bound_elsewhere(is_v4)
             || (to.is_some_and(|to| to.is_broadcast()) && !options.has_broadcast)
-            || (control.is_any && is_kernels(control, is_v4))
+            || (control.is_any && is_for_kernel(control, is_v4))
         {
             cold_path();
             return None;
@@ -258,14 +258,14 @@ impl Send {
         let marks = if has_own { options.marks.without(defaults) } else { options.marks };
         let asked = stamps::requested_flags(stream, control)?;
         let flags = SlotFlags::TRAFFIC_CLASS.with(SlotFlags::HOP_LIMIT).with(asked);
-        let mut frame = Frame {
+        let mut frame = SlotFrame {
             stream_index: stream.index,
             flags: if to.is_none() { flags.with(SlotFlags::CONNECTED) } else { flags },
             priority: priority.unwrap_or(options.priority),
             traffic_class,
             hop_limit,
             marks,
-            ..Frame::default()
+            ..SlotFrame::default()
         };
         if asked != SlotFlags::NONE {
             cold_path();
@@ -318,7 +318,7 @@ impl Send {
         message: &Message<'_>,
         control: &Parsed,
         clock: ClockId,
-        frame: Frame,
+        frame: SlotFrame,
         batch: &mut Batch,
     ) -> Verdict {
         self.enqueue(message, control, clock, frame, batch)
@@ -331,7 +331,7 @@ impl Send {
         message: &Message<'_>,
         control: &Parsed,
         clock: ClockId,
-        mut frame: Frame,
+        mut frame: SlotFrame,
         batch: &mut Batch,
     ) -> Verdict {
         let (stream, octets) = (self.stream, message.octets);
@@ -409,7 +409,7 @@ impl Send {
         message: &Message<'_>,
         control: &Parsed,
         clock: ClockId,
-        frame: Frame,
+        frame: SlotFrame,
         batch: &mut Batch,
     ) -> Verdict {
         // A blackhole is the kernel's to name, at the call.
@@ -471,6 +471,6 @@ impl Send {
 }
 
 /// Whether the control messages ask for something that only the kernel does, or may refuse.
-fn is_kernels(control: &Parsed, is_v4: bool) -> bool {
-    control.is_kernels(is_v4) || options::has_refusable_priority(control)
+fn is_for_kernel(control: &Parsed, is_v4: bool) -> bool {
+    control.is_for_kernel(is_v4) || options::has_refusable_priority(control)
 }

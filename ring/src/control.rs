@@ -124,7 +124,7 @@ pub struct HelloReply {
 pub enum TxtimeClaim {
     /// The kernel's socket has it.
     #[default]
-    Kernels,
+    Kernel,
     /// This process did not set it: was it granted to this socket before, in another process?
     Asked,
     /// The program set CLOCK_TAI with these flags (1 deadline mode, 2 error reports), and the kernel refused.
@@ -139,7 +139,7 @@ pub const TXTIME_DEADLINE_MODE: u8 = 1;
 impl TxtimeClaim {
     const fn to_word(self) -> u32 {
         match self {
-            Self::Kernels => 0,
+            Self::Kernel => 0,
             Self::Asked => 1,
             Self::Tai(flags) => 2 | ((flags & TXTIME_FLAGS) as u32) << 8,
         }
@@ -147,7 +147,7 @@ impl TxtimeClaim {
 
     const fn from_word(word: u32) -> Result<Self, ControlError> {
         match word {
-            0 => Ok(Self::Kernels),
+            0 => Ok(Self::Kernel),
             1 => Ok(Self::Asked),
             word if word & !((TXTIME_FLAGS as u32) << 8) == 2 => Ok(Self::Tai((word >> 8) as u8)),
             word => Err(ControlError::Claim(word)),
@@ -323,7 +323,7 @@ impl Register {
     /// A stream whose SO_TXTIME is the kernel's affair.
     #[must_use]
     pub const fn new(stream_index: u32, token: u32) -> Self {
-        Self { stream_index, token, txtime: TxtimeClaim::Kernels, is_kept: false }
+        Self { stream_index, token, txtime: TxtimeClaim::Kernel, is_kept: false }
     }
 
     /// The message.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a slot says, as a private value: nine words of 64 bits in the region, a [`Frame`] on both sides.
+//! What a slot says, as a private value: nine words of 64 bits in the region, a [`SlotFrame`] on both sides.
 //!
 //! In: a frame, or words that a program wrote. Out: words, or a header that is not checked yet. It judges
 //! nothing: the consumer does (`walk::SlotFault`).
@@ -115,7 +115,7 @@ impl HeaderMarks {
     pub const NONE: Self = Self(0);
     /// IPv4: don't-fragment is clear (IP_PMTUDISC_DONT, _INTERFACE, _OMIT).
     pub const MAY_FRAGMENT: Self = Self(1);
-    /// IPv4: without a peer the identification is [`Frame::identification`], not counted (IP_PMTUDISC_DO, _PROBE).
+    /// IPv4: without a peer the identification is [`SlotFrame::identification`], not counted (IP_PMTUDISC_DO, _PROBE).
     pub const NOT_COUNTED: Self = Self(2);
     /// IPv6: there is a flow label (IPV6_AUTOFLOWLABEL).
     pub const FLOW_LABEL: Self = Self(4);
@@ -153,7 +153,7 @@ impl HeaderMarks {
 
 /// A datagram's metadata. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Frame {
+pub struct SlotFrame {
     /// Index of the stream in the region's table.
     pub stream_index: u32,
     /// Token of the stream's registration.
@@ -191,7 +191,7 @@ pub struct Frame {
     pub descriptor: i32,
 }
 
-impl Frame {
+impl SlotFrame {
     /// The frame without a wish for a report.
     #[must_use]
     pub const fn without_reports(mut self) -> Self {
@@ -204,7 +204,7 @@ impl Frame {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotHeader {
     /// The metadata.
-    pub frame: Frame,
+    pub frame: SlotFrame,
     /// Octets of payload, as the program claims.
     pub payload_octets: u16,
 }
@@ -267,7 +267,7 @@ impl SlotHeader {
             last.to_le_bytes();
         let address = u128::from(address_low) | u128::from(address_high) << 64;
         Self {
-            frame: Frame {
+            frame: SlotFrame {
                 stream_index,
                 token: token as u32,
                 flags: SlotFlags::from_bits((token >> 32) as u32),
@@ -293,12 +293,12 @@ impl SlotHeader {
 
 #[cfg(test)]
 mod tests {
-    use super::{ClockId, Frame, HeaderMarks, SlotFlags, SlotHeader};
+    use super::{ClockId, HeaderMarks, SlotFlags, SlotFrame, SlotHeader};
 
     #[test]
     fn words_follow_the_page() {
         let header = SlotHeader {
-            frame: Frame {
+            frame: SlotFrame {
                 stream_index: 7,
                 token: 0x0102_0304,
                 flags: SlotFlags::TRAFFIC_CLASS.with(SlotFlags::HOP_LIMIT),

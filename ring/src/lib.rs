@@ -45,7 +45,7 @@ pub mod walk;
 pub use algorithm::Bell;
 #[cfg(feature = "daemon")]
 pub use consumer::{Attention, Consumer, Holding, TableError, sleep_fence};
-pub use frame::{ClockId, Frame, HeaderMarks, SlotFlags, SlotHeader};
+pub use frame::{ClockId, HeaderMarks, SlotFlags, SlotFrame, SlotHeader};
 pub use layout::{Layout, LayoutError};
 pub use link::LinkFacts;
 pub use producer::{Claim, Claims, Producer, Run, TooLong};

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::algorithm::{self, Bell};
 use crate::completion::{self, Completion, Place};
-use crate::frame::{self, ClockId, Frame, SlotHeader};
+use crate::frame::{self, ClockId, SlotFrame, SlotHeader};
 use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout, LayoutError, SLOT_HEADER_OCTETS};
 use crate::link::{self, LinkFacts};
 use crate::tables::{self, DestinationVerdict, RegionState, StreamStatus};
@@ -220,7 +220,7 @@ impl Producer {
     pub fn fill<'a>(
         &self,
         claim: &Claim,
-        frame: &Frame,
+        frame: &SlotFrame,
         segments: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), TooLong> {
         // SAFETY: slices are readable for their length, and there is no slice of the region.
@@ -240,7 +240,7 @@ impl Producer {
     pub unsafe fn fill_raw(
         &self,
         claim: &Claim,
-        frame: &Frame,
+        frame: &SlotFrame,
         segments: impl Iterator<Item = (*const u8, usize)>,
     ) -> Result<(), TooLong> {
         let at = self.layout.slot(claim.slot).ok_or(TooLong)?;
@@ -392,7 +392,7 @@ impl Producer {
     #[must_use]
     pub fn oldest_completion(
         &self,
-        which: impl Fn(&Frame) -> bool,
+        which: impl Fn(&SlotFrame) -> bool,
     ) -> Option<(Place, Completion, SlotHeader)> {
         let mut oldest: Option<(Place, Completion, SlotHeader)> = None;
         for slot in completion::done(&self.words, &self.layout) {
@@ -407,7 +407,7 @@ impl Producer {
     }
 
     /// Drops the completions whose frame is one of `which`.
-    pub fn drop_completions(&self, which: impl Fn(&Frame) -> bool) {
+    pub fn drop_completions(&self, which: impl Fn(&SlotFrame) -> bool) {
         for slot in completion::done(&self.words, &self.layout) {
             if let Some((place, _, header)) = self.completion(slot)
                 && which(&header.frame)

@@ -8,7 +8,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::algorithm;
-use crate::frame::{self, Frame, SlotHeader};
+use crate::frame::{self, SlotFrame, SlotHeader};
 use crate::layout::{self, FREE_WORDS, STREAMS_MAX};
 use crate::producer::Producer;
 use crate::words::Words;
@@ -69,7 +69,7 @@ impl Producer {
     }
 
     /// Shows every frame whose slot is in use and holds no outcome, with the octets of its payload: what is queued.
-    pub fn for_each_queued(&self, mut show: impl FnMut(&Frame, u16)) {
+    pub fn for_each_queued(&self, mut show: impl FnMut(&SlotFrame, u16)) {
         self.for_each_used(layout::DONE, |at| {
             let header = SlotHeader::load(&self.words, at);
             show(&header.frame, header.payload_octets);
@@ -99,7 +99,7 @@ const fn bitmap(of: usize, index: usize) -> usize {
 
 #[cfg(all(test, feature = "daemon"))]
 mod tests {
-    use crate::{ClientMapping, ClockId, Consumer, Frame, Layout, Producer, StreamCode, StreamStatus};
+    use crate::{ClientMapping, ClockId, Consumer, Layout, Producer, SlotFrame, StreamCode, StreamStatus};
 
     #[test]
     fn what_the_daemon_has_not_taken_is_taken_back() {
@@ -110,7 +110,7 @@ mod tests {
         let producer: &Producer = mapping.producer();
         let publish = || {
             let claim = producer.claim().unwrap();
-            let frame = Frame { token: 5, clock: ClockId::Tai.id(), ..Frame::default() };
+            let frame = SlotFrame { token: 5, clock: ClockId::Tai.id(), ..SlotFrame::default() };
             producer.fill(&claim, &frame, core::iter::empty()).unwrap();
             producer.publish(claim);
         };

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::algorithm;
 use crate::completion::{self, Completion, Place};
-use crate::frame::{ClockId, Frame, SlotFlags, SlotHeader};
+use crate::frame::{ClockId, SlotFlags, SlotFrame, SlotHeader};
 use crate::layout::{self, FREE_WORDS, Layout, SLOT_HEADER_OCTETS};
 use crate::words::Words;
 
@@ -70,7 +70,7 @@ pub struct Taken {
     /// The slot.
     pub slot: u16,
     /// The metadata, checked.
-    pub frame: Frame,
+    pub frame: SlotFrame,
     /// The clock of `frame.tx_time`.
     pub clock: ClockId,
     /// Octets of payload; they fit into a slot.

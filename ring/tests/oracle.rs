@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use ktsn_ring::{Claim, ClientMapping, Consumer, Frame, Layout, Run, TooLong};
+use ktsn_ring::{Claim, ClientMapping, Consumer, Layout, Run, SlotFrame, TooLong};
 use proptest::prelude::*;
 
 const TALKERS: u32 = 3;
@@ -117,7 +117,7 @@ impl Ring {
         let producer = self.client.producer();
         let long = vec![1; producer.payload_max()];
         let segments: [&[u8]; 2] = [&long, &[2]];
-        prop_assert_eq!(producer.fill(claim, &Frame::default(), segments.into_iter()), Err(TooLong));
+        prop_assert_eq!(producer.fill(claim, &SlotFrame::default(), segments.into_iter()), Err(TooLong));
         Ok(())
     }
 

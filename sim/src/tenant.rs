@@ -8,9 +8,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ktsn_ring::{
-    Claim, ClientMapping, ClockId, Frame as SlotFrame, RegionState, SlotFlags, StreamCode, layout,
-};
+use ktsn_ring::{Claim, ClientMapping, ClockId, RegionState, SlotFlags, SlotFrame, StreamCode, layout};
 use ktsnd::stats::AttachmentStats;
 use ktsnd::worker::ClientKey;
 use rustix::net::SendFlags;

@@ -21,7 +21,7 @@ use ktsn_ring::control::{
 };
 use ktsn_ring::receive::Reading;
 use ktsn_ring::{
-    Consumer, Destination, DestinationAction, Frame, Layout, RegionState, StreamStatus, stream_flags,
+    Consumer, Destination, DestinationAction, Layout, RegionState, SlotFrame, StreamStatus, stream_flags,
 };
 use ktsn_time::Monotonic;
 use rustix::net::{
@@ -44,7 +44,7 @@ pub struct Received {
     /// Number of the client, counted from 0 in the order of attachment.
     pub client: usize,
     /// Its metadata.
-    pub frame: Frame,
+    pub frame: SlotFrame,
     /// Its payload.
     pub payload: Vec<u8>,
     /// The stream's local address, from the passed socket.
@@ -299,7 +299,7 @@ impl Client {
                     events.claims.insert(cookie, flags);
                 }
                 let recalled = match register.txtime {
-                    TxtimeClaim::Kernels => None,
+                    TxtimeClaim::Kernel => None,
                     _ => events.claims.get(&cookie).copied().filter(|_| behaviour.grants_tai),
                 };
                 let has_port = local.is_none_or(|local: SocketAddr| local.port() != 0);

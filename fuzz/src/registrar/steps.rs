@@ -61,7 +61,7 @@ fn kind(octet: u8) -> Passed {
 
 fn claim(octet: u8) -> TxtimeClaim {
     match octet % 4 {
-        0 => TxtimeClaim::Kernels,
+        0 => TxtimeClaim::Kernel,
         1 => TxtimeClaim::Asked,
         _ => TxtimeClaim::Tai(octet >> 6),
     }

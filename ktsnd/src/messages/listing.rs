@@ -5,13 +5,13 @@ use ktsn_proto::v1;
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::receive::{ListenerName, ListenerReading, ReceiveCount};
 
+use crate::clients::{ClientView, Receiving};
 use crate::config::{Attachment, AttachmentConfig, OverlayConfig};
 use crate::node::ports::OpenPort;
 use crate::node::served::ServedAttachment;
 use crate::node::{Node, NodeError};
 use crate::policy::Hindrance;
 use crate::tables::{OverlayState, PeerState, Restriction};
-use crate::tenant::{ClientView, Receiving};
 
 /// Rules, destinations of each, prefixes of a policy, and conflicts of an overlay that a listing shows.
 const SHOWN: usize = 16;

@@ -13,6 +13,7 @@ use ktsn_resolve::AttachmentIndex;
 use tracing::warn;
 
 use super::{health, histogram_message};
+use crate::clients::RefusedBy;
 use crate::config::ReceiveMode;
 use crate::ingress::Uplink;
 use crate::metrics::{AttachmentSnapshot, PortSnapshot, Snapshot};
@@ -21,7 +22,6 @@ use crate::node::served::ServedAttachment;
 use crate::node::watch::NO_WAY_IN;
 use crate::node::{Node, NodeError};
 use crate::stats::{AttachmentStats, PortRefusal, StreamFilterStats, WorkerStats};
-use crate::tenant::RefusedBy;
 use crate::worker::monotonic_now;
 
 fn get(counter: &AtomicU64) -> u64 {

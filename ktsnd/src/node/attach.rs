@@ -11,11 +11,11 @@ use tracing::{info, warn};
 
 use super::served::{ServedAttachment, load};
 use super::{Node, NodeError};
+use crate::clients::Served;
 use crate::config::{Attachment, EgressMode};
 use crate::stats::AttachmentStats;
 use crate::supervise;
 use crate::tables;
-use crate::tenant::Served;
 use crate::worker::{AttachmentPolicy, Command, Usage};
 
 /// A step of an attachment that made something.

@@ -16,11 +16,11 @@ use tracing::debug;
 
 use super::mailbox::EventSender;
 use super::request::NodeError;
+use crate::clients::Directory;
 use crate::config::Port as PortConfig;
 use crate::margins::MarginCache;
 use crate::queue::Ended;
 use crate::stats::WorkerStats;
-use crate::tenant::Directory;
 use crate::worker::{Command, GateView, Outbox};
 use thread::WorkerThread;
 

@@ -17,7 +17,7 @@ use ktsn_wire::ethernet::HEADER_OCTETS;
 use rustix::fd::BorrowedFd;
 
 use super::capture_ring::{CaptureRing, bypass_reason};
-use super::sending::Sending;
+use super::content::FrameContent;
 use super::slots::{Queued, Slots};
 use super::source::{Offered, Source, Step, Walk};
 use crate::stats::{AttachmentStats, add};
@@ -184,7 +184,7 @@ impl Source for Captured {
         Step::Frame(Offered {
             slot,
             attachment,
-            sending: Sending::Datagram(flow, Some(identification)),
+            content: FrameContent::Datagram(flow, Some(identification)),
             stream: (0, 0),
             tx_time,
             pushed_at: captured_at,

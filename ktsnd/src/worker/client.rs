@@ -14,10 +14,10 @@ use ktsn_time::{Monotonic, Nanos, Tai, TxTime};
 use rustix::net::{RecvFlags, recv};
 
 use super::attention::{Attention, Polled, Polls, Promises};
+use super::content::FrameContent;
 use super::expectations::{self, Mark};
 use super::registrations::{Registrations, StreamInfo};
 use super::requested_reports::RequestedReports;
-use super::sending::Sending;
 use super::slots::{Left, Queued, Slots};
 use super::source::{Offered, Source, Step, Walk};
 use crate::limits::{DOORBELLS_A_PASS, NOTICES_A_SECOND, STREAMS_MAX};
@@ -195,8 +195,8 @@ impl Client {
         let (slot, frame) = (taken.slot, &taken.frame);
         let stream = self.registrations.at_push(frame.stream_index, frame.token).ok_or(self.attachment)?;
         let attachment = stream.attachment;
-        let sending = Sending::from_slot(stream, frame).ok_or(attachment)?;
-        let requested = RequestedReports::from_slot(taken, stream.cookie, sending);
+        let content = FrameContent::from_slot(stream, frame).ok_or(attachment)?;
+        let requested = RequestedReports::from_slot(taken, stream.cookie, content);
         let tx_time = match taken.clock {
             ClockId::Tai => TxTime::Tai(Tai::from_nanos(frame.tx_time)),
             ClockId::Monotonic => TxTime::Monotonic(Monotonic::from_nanos(frame.tx_time)),
@@ -204,7 +204,7 @@ impl Client {
         let offered = Offered {
             slot,
             attachment,
-            sending,
+            content,
             stream: (frame.stream_index, frame.token),
             tx_time,
             pushed_at: Monotonic::from_nanos(frame.pushed_at),

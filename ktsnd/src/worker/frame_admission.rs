@@ -11,12 +11,12 @@ use ktsn_sched::{Frame, judge_time};
 use ktsn_time::Now;
 
 use super::attachments::Attachments;
-use super::clock::ClockGate;
+use super::clock_gate::ClockGate;
 use super::closing::Closing;
+use super::content::FrameContent;
 use super::owner::{Owner, frame_id};
 use super::ports::Ports;
 use super::resolver::{Missing, Resolver};
-use super::sending::Sending;
 use super::slots::{Left, Queued};
 use super::source::{Offered, Source};
 use crate::stats::count;
@@ -68,17 +68,17 @@ impl<P: Port> FrameAdmission<'_, P> {
         let timed = Frame { tx_time: Some(tx_time), pushed_at, ..policy.frame(offered.is_deadline) };
         judge_time(&timed, now).map_err(|reason| refuse(cause_of(reason, has_waited)))?;
         // A captured frame has passed the pod's packet filter already. A client should have known.
-        if matches!(owner, Owner::Client(_)) && offered.sending.is_filtered(self.resolver.tables()) {
+        if matches!(owner, Owner::Client(_)) && offered.content.is_filtered(self.resolver.tables()) {
             return Err(Refusal::Bypass(BypassReason::RoutingRules));
         }
         // The route of a packet socket's frame depends on its headers, that of a datagram on its length only.
-        let is_fetched = matches!(offered.sending, Sending::Link(_));
+        let is_fetched = matches!(offered.content, FrameContent::Link(_));
         if is_fetched {
             source.fetch(slot, payload_octets);
         }
         let has_room = usize::from(payload_octets) <= source.slots().payload_octets_max();
         let payload = source.slots().payload(slot, if has_room { payload_octets } else { 0 });
-        let (egress, missing) = offered.sending.egress_ahead(self.resolver, payload)?;
+        let (egress, missing) = offered.content.egress_ahead(self.resolver, payload)?;
         if !has_room {
             return Err(refuse(DropReason::TooLong));
         }
@@ -87,7 +87,7 @@ impl<P: Port> FrameAdmission<'_, P> {
         let pair = egress.address_pair();
         let state = self.ports.at(port).ok_or(refuse(DropReason::LinkDown))?;
         let class = state.class_for(policy.classes, priority, missing, |policing| {
-            let stream = offered.sending.stream(self.resolver, payload, &policy.streams);
+            let stream = offered.content.stream(self.resolver, payload, &policy.streams);
             policing.judge(stream, priority, sdu_octets, wire_octets, now)
         })?;
         if state.has_had_share(policy.queued()) {
@@ -102,11 +102,11 @@ impl<P: Port> FrameAdmission<'_, P> {
             source.fetch(slot, payload_octets);
         }
         // All copies of a datagram have one identification.
-        let sending = offered.sending.identified(pair, self.ports.identifications());
+        let content = offered.content.identified(pair, self.ports.identifications());
         let stream = offered.stream.0 as u16; // below STREAMS_MAX
         let (deferred_count, left) = (0, Left::No);
         let queued =
-            Queued { sending, port, payload_octets, copies, has_waited, deferred_count, left, stream };
+            Queued { content, port, payload_octets, copies, has_waited, deferred_count, left, stream };
         source.queue(slot, queued);
         Ok(Accepted { port: usize::from(port.0), skipped, missing })
     }

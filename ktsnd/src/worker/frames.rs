@@ -15,6 +15,7 @@ use super::Worker;
 use super::attachments::attachment_of;
 use super::closing::{Drain, Removal, Stage};
 use super::command::Returned;
+use super::content::Copies;
 use super::entries::{queued, queued_mut};
 use super::environment::Environment;
 use super::expecting::note_queued;
@@ -25,7 +26,6 @@ use super::port_state::PortState;
 use super::requested_reports::End;
 use super::resolver::Missing;
 use super::retry::Retry;
-use super::sending::Copies;
 use super::slots::{Left, Queued};
 use super::source::{Offered, Source, Step, Walk};
 use crate::limits;
@@ -145,7 +145,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                     note_queued(&mut self.clients, &self.stats, at, offered, &accepted, now);
                 }
                 self.attachments.count_lost_copies(offered.attachment, u64::from(skipped));
-                self.request(offered.attachment, missing, &offered.sending);
+                self.request(offered.attachment, missing, &offered.content);
                 if missing == Some(Missing::Route) && !offered.is_deadline {
                     self.note_unanswered(frame_id(owner, offered.slot), offered.tx_time);
                 }
@@ -195,7 +195,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
         };
         match ended {
-            Some(Some(queued)) => self.attachments.count_ended(queued.sending.attachment()),
+            Some(Some(queued)) => self.attachments.count_ended(queued.content.attachment()),
             Some(None) => {}
             None => return count(&self.stats.bugs),
         }
@@ -273,7 +273,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// Queues the next copy that can leave. Else, how many copies there were; then the frame ends.
     fn offer_next_copy(&mut self, frame: &Frame, mut queued: Queued) -> Result<(), u64> {
-        let (attachment, mut lost) = (queued.sending.attachment(), 0);
+        let (attachment, mut lost) = (queued.content.attachment(), 0);
         while let Some(replica) = self.resolver.next_replica(attachment, queued.copies.replica) {
             queued.copies.replica = replica;
             if self.offer_copy(frame, &queued) {
@@ -288,7 +288,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn offer_copy(&mut self, first: &Frame, copy: &Queued) -> bool {
         let now = self.env.now();
         let Some((_, payload)) = queued(&self.clients, &self.captures, first.id) else { return false };
-        let Ok(egress) = copy.sending.egress(&mut self.resolver, payload, copy.copies.replica) else {
+        let Ok(egress) = copy.content.egress(&mut self.resolver, payload, copy.copies.replica) else {
             return false;
         };
         let (port, (wire_octets, sdu_octets)) = (egress.port(), egress.lengths(payload));
@@ -317,7 +317,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
 
     /// How many copies the one at hand and those after it are.
     fn copies_left(&self, queued: &Queued) -> u64 {
-        let attachment = queued.sending.attachment();
+        let attachment = queued.content.attachment();
         let next = |replica: &_| self.resolver.next_replica(attachment, *replica);
         std::iter::successors(Some(queued.copies.replica), next).count() as u64
     }

@@ -15,7 +15,7 @@ use ktsn_time::{Monotonic, Nanos, Now, TxTime};
 
 use super::Worker;
 use super::attachments::attachment_of;
-use super::clock::Aside;
+use super::clock_gate::Aside;
 use super::command::Returned;
 use super::due::{Chosen, Due, Moment, Next, after};
 use super::entries::queued;

@@ -16,6 +16,7 @@ use super::Worker;
 use super::attachments::attachment_of;
 use super::client::{Client, ClientKey};
 use super::command::{Command, Judged, Returned};
+use super::content::{FrameContent, reason_of};
 use super::due::Due;
 use super::entries::{queued, queued_mut};
 use super::environment::Environment;
@@ -23,7 +24,6 @@ use super::owner::{Owner, frame_id, owner_of};
 use super::port_state::NotStaged;
 use super::requested_reports::End;
 use super::retry::Tries;
-use super::sending::{Sending, reason_of};
 use super::slots::{Left, Queued};
 use super::source::Offered;
 use crate::limits::{PASSED_OF_CLIENT_MAX, UNANSWERED_NOTED, UNANSWERED_WAIT, UNANSWERED_WAITS};
@@ -72,7 +72,7 @@ pub(super) struct Settling {
 pub(super) struct ForKernel {
     pub attachment: AttachmentIndex,
     pub stream: u16,
-    pub sending: Sending,
+    pub content: FrameContent,
     pub payload_octets: u16,
     /// `None`: at once.
     pub tx_time: Option<TxTime>,
@@ -101,7 +101,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             _ => Some(offered.attachment),
         };
         let Some(attachment) = attachment else { return };
-        self.request(attachment, missing, &offered.sending);
+        self.request(attachment, missing, &offered.content);
         if reason == DropReason::BeyondHorizon
             && self.attachments.should_notify_horizon(attachment, self.env.monotonic())
         {
@@ -109,10 +109,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         let id = frame_id(owner, offered.slot);
         let is_left = refusal.kernels().is_some_and(|kernels| {
-            let Offered { sending, payload_octets, is_deadline, .. } = *offered;
+            let Offered { content, payload_octets, is_deadline, .. } = *offered;
             let tx_time = Some(offered.tx_time).filter(|_| !is_deadline);
             let stream = offered.stream.0 as u16; // below STREAMS_MAX
-            let of = ForKernel { attachment, stream, sending, payload_octets, tx_time };
+            let of = ForKernel { attachment, stream, content, payload_octets, tx_time };
             self.leave_to_kernel(id, &of, kernels)
         });
         if is_left {
@@ -126,7 +126,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     #[cold]
     pub(super) fn leave_to_kernel(&mut self, id: FrameId, of: &ForKernel, reason: BypassReason) -> bool {
         let (Owner::Client(at), slot) = owner_of(id) else { return false };
-        let Sending::Datagram(flow, _) = of.sending else { return false };
+        let FrameContent::Datagram(flow, _) = of.content else { return false };
         let (Some(client), Some(passer)) = (self.clients.get_mut(at), &mut self.passer) else { return false };
         // Of several copies one has left: the kernel would send it again.
         let has_left = client.slots.get(slot).is_some_and(|queued| queued.copies.sent.is_some());
@@ -206,12 +206,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
         for _ in 0..self.unanswered.len() {
             let Some((id, tx_time)) = self.unanswered.pop_front() else { return };
             let Some((entry, _)) = queued(&self.clients, &self.captures, id) else { continue };
-            let &Queued { sending, stream, payload_octets, left, .. } = entry;
-            if !matches!(sending, Sending::Datagram(of, _) if of == *flow) {
+            let &Queued { content, stream, payload_octets, left, .. } = entry;
+            if !matches!(content, FrameContent::Datagram(of, _) if of == *flow) {
                 self.unanswered.push_back((id, tx_time));
             } else if answer == RouteAnswer::Elsewhere && left == Left::No {
                 let (attachment, tx_time) = (flow.attachment, Some(tx_time));
-                let of = ForKernel { attachment, stream, sending, payload_octets, tx_time };
+                let of = ForKernel { attachment, stream, content, payload_octets, tx_time };
                 // What cannot be left now ends at its time.
                 let _ = self.leave_to_kernel(id, &of, BypassReason::RoutingRules);
             }
@@ -231,7 +231,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let (frame, (reason, missing)) = (&due.frame, reason_of(refusal));
         let entry = queued(&self.clients, &self.captures, frame.id).map(|(entry, _)| *entry);
         let Some(entry) = entry else { return self.drop_copy(frame, reason) };
-        self.request(attachment_of(frame), missing, &entry.sending);
+        self.request(attachment_of(frame), missing, &entry.content);
         let is_timed = frame.late != LatePolicy::Deadline;
         let is_left = refusal.kernels().is_some_and(|kernels| {
             if refusal == Refusal::Unanswered
@@ -243,7 +243,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             let of = ForKernel {
                 attachment: attachment_of(frame),
                 stream: entry.stream,
-                sending: entry.sending,
+                content: entry.content,
                 payload_octets: entry.payload_octets,
                 tx_time: frame.tx_time.filter(|_| is_timed),
             };

@@ -16,13 +16,13 @@ use ktsn_time::{Monotonic, Nanos, Now};
 use ktsn_wire::Identifications;
 
 use super::command::{Inbox, NewPort};
+use super::content::{Copies, Egress};
 use super::due::Due;
 use super::hand_over_budget::HandOverBudget;
 use super::hand_over_latency::{self, HandOverLatency};
 use super::policing::Policing;
 use super::resolver::Missing;
 use super::retry::Retry;
-use super::sending::{Copies, Egress};
 use super::warm_up::WarmUp;
 use crate::limits;
 use crate::stats::{PortRefusal, PortStats, add, count};

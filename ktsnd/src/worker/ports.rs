@@ -206,14 +206,14 @@ impl<P: Port> Ports<P> {
         if queued.left != Left::No {
             return Err(NotStaged::Left);
         }
-        let egress = queued.sending.egress(resolver, payload, queued.copies.replica);
+        let egress = queued.content.egress(resolver, payload, queued.copies.replica);
         let egress = egress.map_err(NotStaged::Refused)?;
         // A route that moved to another port while the frame waited is not followed: the other port has its own queue.
         if egress.port() != queued.port || usize::from(queued.port.0) != port {
             return Err(NotStaged::Dropped(DropReason::NoRoute));
         }
         let outer = egress.outer_address_pair().map_or(0, |pair| self.identifications.next(pair));
-        let numbers = ktsn_wire::Identifications { outer, inner: queued.sending.identification() };
+        let numbers = ktsn_wire::Identifications { outer, inner: queued.content.identification() };
         let state = self.get_mut(port).ok_or(NotStaged::Dropped(DropReason::LinkDown))?;
         state.stage(&egress, payload, numbers, queued.copies)
     }

@@ -113,10 +113,10 @@ impl Reporter {
         }
         // The headers are written again: they were not kept, as few programs ask. Without a route there are none.
         // What was queued has its identification.
-        let queued = client.slots().get(slot).map(|queued| queued.sending);
-        if let Some(sending) = queued.or(requested.sending)
+        let queued = client.slots().get(slot).map(|queued| queued.content);
+        if let Some(content) = queued.or(requested.content)
             && let payload = client.slots().payload(slot, requested.payload_octets)
-            && let Some(place) = sending.headers(resolver, payload, &mut self.scratch)
+            && let Some(place) = content.headers(resolver, payload, &mut self.scratch)
             && let Some(headers) = self.scratch.get(place)
             && headers.len() <= HEADERS_MAX
         {

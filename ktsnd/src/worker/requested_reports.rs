@@ -8,7 +8,7 @@ use ktsn_model::DropReason;
 use ktsn_ring::completion::{Outcome, kind};
 use ktsn_ring::{SlotFlags, Taken};
 
-use super::sending::Sending;
+use super::content::FrameContent;
 
 /// The reports that the program requested for the frame in one slot.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) struct RequestedReports {
     pub cookie: u64,
     pub scheduled_at: u64,
     pub payload_octets: u16,
-    pub sending: Option<Sending>,
+    pub content: Option<FrameContent>,
 }
 
 /// How a frame ended.
@@ -68,7 +68,7 @@ const fn kinds_of(flags: SlotFlags) -> u8 {
 impl RequestedReports {
     /// What the frame in a slot of this stream asks for; `None`: nothing.
     #[inline]
-    pub(super) fn from_slot(taken: &Taken, cookie: u64, sending: Sending) -> Option<Self> {
+    pub(super) fn from_slot(taken: &Taken, cookie: u64, content: FrameContent) -> Option<Self> {
         let kinds = kinds_of(taken.frame.flags);
         if kinds == 0 {
             return None;
@@ -81,7 +81,7 @@ impl RequestedReports {
             cookie,
             scheduled_at: 0,
             payload_octets: taken.payload_octets as u16, // it fitted into a slot
-            sending: Some(sending),
+            content: Some(content),
         })
     }
 

@@ -8,9 +8,9 @@ use ktsn_resolve::{AttachmentIndex, Flow, NextHop};
 
 use super::Worker;
 use super::command::Returned;
+use super::content::FrameContent;
 use super::environment::Environment;
 use super::resolver::Missing;
-use super::sending::Sending;
 
 impl<P: Port, E: Environment> Worker<P, E> {
     /// Has the node ask the kernel for what a frame lacks.
@@ -19,12 +19,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
         &mut self,
         attachment: AttachmentIndex,
         missing: Option<Missing>,
-        sending: &Sending,
+        content: &FrameContent,
     ) {
-        match (missing, sending) {
-            (None, _) | (Some(Missing::Route), Sending::Link(_)) => {}
+        match (missing, content) {
+            (None, _) | (Some(Missing::Route), FrameContent::Link(_)) => {}
             (Some(Missing::Neighbour(next_hop)), _) => self.request_neighbour(attachment, next_hop),
-            (Some(Missing::Route), Sending::Datagram(flow, _)) => self.request_route(flow),
+            (Some(Missing::Route), FrameContent::Datagram(flow, _)) => self.request_route(flow),
         }
     }
 

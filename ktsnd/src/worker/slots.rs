@@ -5,12 +5,12 @@
 
 use ktsn_resolve::PortIndex;
 
-use super::sending::{Copies, Sending};
+use super::content::{Copies, FrameContent};
 
 /// A queued frame: everything that is needed to send it, whatever happens to its stream or its capture.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
-    pub sending: Sending,
+    pub content: FrameContent,
     /// The port that has it in its queue.
     pub port: PortIndex,
     pub payload_octets: u16,
@@ -130,14 +130,14 @@ mod tests {
             hop_limit: 0,
             marks: Marks::default(),
         };
-        let (sending, copies) = (Sending::Datagram(flow, None), Copies::default());
+        let (content, copies) = (FrameContent::Datagram(flow, None), Copies::default());
         let mut slots = Slots::new(3, 8);
         for slot in [0, 2] {
             slots.room(slot, 3).fill(slot as u8 + 1);
             slots.fill(
                 slot,
                 Queued {
-                    sending,
+                    content,
                     port: PortIndex(4),
                     payload_octets: 3,
                     copies,

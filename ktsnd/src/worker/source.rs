@@ -9,7 +9,7 @@ use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::LinkError;
 use ktsn_time::{Monotonic, TxTime};
 
-use super::sending::Sending;
+use super::content::FrameContent;
 use super::slots::{Queued, Slots};
 use crate::limits;
 
@@ -18,7 +18,7 @@ use crate::limits;
 pub(super) struct Offered {
     pub slot: u16,
     pub attachment: AttachmentIndex,
-    pub sending: Sending,
+    pub content: FrameContent,
     /// The index and token of the frame's stream in its client's region; zeros for a captured frame.
     pub stream: (u32, u32),
     pub tx_time: TxTime,

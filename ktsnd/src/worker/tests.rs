@@ -208,9 +208,9 @@ fn a_class_that_is_not_granted_is_policed_and_a_wrong_token_is_corrupt() {
     world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(only_low))).unwrap();
     let now = world.clocks.at();
     app.push(ClockId::Monotonic, now + MS, now, b"class 6");
-    let stale = ktsn_ring::Frame { token: 8, ..App::frame(ClockId::Monotonic, now + MS, now) };
+    let stale = ktsn_ring::SlotFrame { token: 8, ..App::frame(ClockId::Monotonic, now + MS, now) };
     app.push_frame(&stale, b"another token");
-    let nowhere = ktsn_ring::Frame { port: 0, ..App::frame(ClockId::Monotonic, now + MS, now) };
+    let nowhere = ktsn_ring::SlotFrame { port: 0, ..App::frame(ClockId::Monotonic, now + MS, now) };
     app.push_frame(&nowhere, b"port 0");
     world.run_until(3, |_| false);
     assert_eq!(world.dropped(DropReason::Policed), 1);

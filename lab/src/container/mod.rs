@@ -12,11 +12,11 @@
 pub mod bars;
 mod capture;
 pub(crate) mod cpu;
-pub(crate) mod far;
 pub mod load;
 mod one_run;
 mod path;
 mod plan;
+pub(crate) mod receiving_daemon;
 mod switch;
 
 pub use load::Load;
@@ -70,7 +70,13 @@ pub(crate) fn measure(plan: &Plan, session: &mut Session<'_>, directory: &FilePa
     let (mut switched, missing) = start_switch(plan, directory)?;
     let testbed = Testbed::new()?;
     if plan.paths.contains(&Path::KtsnShort) {
-        far::check(&plan.setup.tools, &testbed, directory, "ktsn-short", &far::short(&testbed))?;
+        receiving_daemon::check(
+            &plan.setup.tools,
+            &testbed,
+            directory,
+            "ktsn-short",
+            &receiving_daemon::short(&testbed),
+        )?;
     }
     let is_served = plan.paths.iter().any(|path| path.is_served() && !path.is_switched());
     let configuration = configure(plan, &configuration(&testbed));

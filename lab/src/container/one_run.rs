@@ -9,7 +9,7 @@ use super::load::Load;
 use super::path::Path;
 use super::plan::{LEAD, Plan};
 use super::switch::{SENDER_MAX, Switch, Switched, Talk};
-use super::{capture, far};
+use super::{capture, receiving_daemon};
 use crate::carry_out::Measured;
 use crate::daemon::{Daemon, cpu_share, cpu_time_of};
 use crate::error::LabError;
@@ -121,8 +121,9 @@ impl Bench<'_> {
         let load = row.load.start(self.testbed, self.directory, self.plan.setup.functional)?;
         // And only now: what it takes in would be missing on every other path.
         let short = path == Path::KtsnShort;
-        let far =
-            short.then(|| far::start(&self.plan.setup.tools, self.testbed, self.directory)).transpose()?;
+        let far = short
+            .then(|| receiving_daemon::start(&self.plan.setup.tools, self.testbed, self.directory))
+            .transpose()?;
         let _running = self.switch.map(Switch::go_on).transpose()?;
         let mut tap = self.tap().start(self.directory)?;
         let mut listener = self.listener(path).start(self.directory)?;

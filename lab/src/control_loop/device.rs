@@ -5,7 +5,7 @@
 //! directory. It is the same on one machine and on another one: there the questions come from the first host ([`super::far`]).
 
 use super::{PORT, configure};
-use crate::container::far;
+use crate::container::receiving_daemon;
 use crate::daemon::{Daemon, cpu_share, cpu_time_of};
 use crate::error::LabError;
 use crate::experiment::Setup;
@@ -53,7 +53,13 @@ impl Device {
     /// [`LabError::Impossible`]: this machine or its ktsnd cannot have the path.
     pub(super) fn check(&self, path: Path) -> Result<(), LabError> {
         let configuration = configure(&self.host, &self.peer, path);
-        far::check_on(&self.setup.tools, &self.host, &self.directory, &path.to_string(), &configuration)
+        receiving_daemon::check_on(
+            &self.setup.tools,
+            &self.host,
+            &self.directory,
+            &path.to_string(),
+            &configuration,
+        )
     }
 
     /// Starts it for a run of `cycles`; it is ready then.

@@ -17,7 +17,7 @@ mod device;
 pub mod far;
 
 use crate::carry_out::{Experiment, Measured, Session, Turn, carry_out};
-use crate::container::far::with_keys;
+use crate::container::receiving_daemon::with_keys;
 use crate::container::{LEAD, PRIORITY, Path as Way};
 use crate::daemon::{Daemon, configuration_of, cpu_share, cpu_time_of};
 use crate::error::LabError;

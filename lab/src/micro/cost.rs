@@ -6,7 +6,7 @@
 use super::plan::Plan;
 use super::sender::{BURST, Calls, Cost};
 use super::sys;
-use crate::container::far::with_keys;
+use crate::container::receiving_daemon::with_keys;
 use crate::daemon::{Counters, Daemon, configuration, without_attachment};
 use crate::error::LabError;
 use crate::process::{Process, Program};

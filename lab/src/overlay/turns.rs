@@ -14,7 +14,7 @@
 //! ```
 
 use crate::carry_out::{Measured, Session};
-use crate::container::{self, Bench, Load, Path, bars, far};
+use crate::container::{self, Bench, Load, Path, bars, receiving_daemon};
 use crate::daemon::{Daemon, configuration, without_attachment};
 use crate::error::LabError;
 use crate::observations::{Observations, RunLabel};
@@ -129,7 +129,7 @@ pub(super) fn measure(plan: &container::Plan, session: &mut Session<'_>) -> Resu
     let plan = container::Plan { frames: 0, ..plan.clone() };
     let tools = &plan.setup.tools;
     let near = Daemon::start(tools, &testbed.a, directory.path(), &configuration(&testbed))?;
-    let far = far::start_with(tools, &testbed, directory.path(), &without_attachment())?;
+    let far = receiving_daemon::start_with(tools, &testbed, directory.path(), &without_attachment())?;
     let bench = Bench {
         plan: &plan,
         testbed: &testbed,

@@ -20,7 +20,7 @@ pub use plan::{PAYLOAD_OCTETS, Plan};
 pub use scene::Scene;
 
 use crate::carry_out::{Session, carry_out};
-use crate::container::{LEAD, Load, far};
+use crate::container::{LEAD, Load, receiving_daemon};
 use crate::daemon::{Daemon, configuration};
 use crate::error::LabError;
 use crate::experiment::{Outcome, Watch};
@@ -58,7 +58,13 @@ fn check_receiver(plan: &Plan, testbed: &Testbed, directory: &std::path::Path) -
     for path in [Path::SHORT, Path::FLANNEL_EXPECT] {
         if plan.has(|own| needs(own, path)) {
             let configuration = one_run::far_configuration(testbed, path);
-            far::check(&plan.setup.tools, testbed, directory, &path.to_string(), &configuration)?;
+            receiving_daemon::check(
+                &plan.setup.tools,
+                testbed,
+                directory,
+                &path.to_string(),
+                &configuration,
+            )?;
         }
     }
     Ok(())

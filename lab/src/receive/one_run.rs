@@ -9,7 +9,7 @@ use super::path::{Path, Receiver};
 use super::plan::{PAYLOAD_OCTETS, Plan};
 use super::scene::{Listener, Scene};
 use crate::carry_out::{Experiment, Measured, Turn};
-use crate::container::{LEAD, PRIORITY, Path as Way, far};
+use crate::container::{LEAD, PRIORITY, Path as Way, receiving_daemon};
 use crate::daemon::{Daemon, configuration_of, cpu_share, cpu_time_of};
 use crate::error::LabError;
 use crate::observations::{DaemonUse, put_disturbance};
@@ -54,7 +54,7 @@ pub(super) struct Row {
 
 /// The configuration of the receiving node's ktsnd on this path.
 pub(super) fn far_configuration(testbed: &Testbed, path: Path) -> String {
-    far::with_keys(
+    receiving_daemon::with_keys(
         &configuration_of(&testbed.b, &testbed.a),
         path.way == Way::KtsnShort,
         path.receiver == Receiver::Expect,
@@ -211,7 +211,12 @@ impl Experiment for Listeners<'_> {
         // Only now: the load rule judges what others do.
         let load = row.scene.load().start(self.testbed, self.directory, self.plan.setup.functional)?;
         let far = path.has_far_daemon().then(|| {
-            far::start_with(tools, self.testbed, self.directory, &far_configuration(self.testbed, path))
+            receiving_daemon::start_with(
+                tools,
+                self.testbed,
+                self.directory,
+                &far_configuration(self.testbed, path),
+            )
         });
         let far = far.transpose()?;
         // Streams of one run differ in the upper half.

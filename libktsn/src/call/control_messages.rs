@@ -178,7 +178,7 @@ impl Parsed {
     }
 
     /// What only the kernel serves, on the path of this family.
-    pub(crate) const fn is_kernels(&self, is_v4: bool) -> bool {
+    pub(crate) const fn is_for_kernel(&self, is_v4: bool) -> bool {
         self.has_others || if is_v4 { self.has_others_v4 } else { self.has_others_v6 }
     }
 

@@ -40,7 +40,7 @@ fn what_a_frame_carries_is_read_wherever_it_stands() {
         let parsed = read(&messages);
         assert_eq!((parsed.tx_time, parsed.segment_octets, parsed.tos), (Some(5), Some(1000), Some(0xb8)));
         assert_eq!((parsed.priority, parsed.priority_v4), (None, Some(4))); // the kernel's rt_tos2priority
-        assert!(!parsed.is_kernels(true) && !parsed.is_kernels(false));
+        assert!(!parsed.is_for_kernel(true) && !parsed.is_for_kernel(false));
     }
     let parsed =
         read(&[message(0, 1, &[0x10]), int(0, 2, 9), int(41, 52, -1), int(41, 67, 7), int(1, 37, 0x102)]);
@@ -65,7 +65,7 @@ fn the_last_priority_wins_on_each_path() {
 fn what_only_the_kernel_serves_is_marked_for_its_path() {
     let of = |octets: Vec<u8>| {
         let parsed = read(&[octets]);
-        (parsed.is_kernels(true), parsed.is_kernels(false))
+        (parsed.is_for_kernel(true), parsed.is_for_kernel(false))
     };
     assert_eq!(of(int(0, 2, 0)), (true, false)); // IP_TTL 0: EINVAL, and on the IPv6 path not looked at
     assert_eq!(of(int(0, 2, 256)), (true, false));

@@ -29,7 +29,7 @@ pub(crate) struct Message<'a> {
     /// Length of the payload.
     pub(crate) octets: usize,
     /// Only the kernel has the errno for this payload: too long, or not to be read.
-    pub(crate) is_kernels: bool,
+    pub(crate) is_for_kernel: bool,
 }
 
 impl<'a> Message<'a> {
@@ -70,19 +70,19 @@ impl<'a> Message<'a> {
             )
         };
         let mut sum = 0usize;
-        let mut is_kernels = false;
+        let mut is_for_kernel = false;
         for segment in segments {
             let octets = segment.octets;
             sum = sum.saturating_add(octets);
-            is_kernels |= sum > DATAGRAM_MAX || !memory::is_readable(segment.base as usize, octets);
+            is_for_kernel |= sum > DATAGRAM_MAX || !memory::is_readable(segment.base as usize, octets);
             // Nothing is read there, and yet the kernel refuses an address that no program has.
-            is_kernels |= octets == 0 && segment.base as usize >> ADDRESS_BITS != 0;
-            if is_kernels {
+            is_for_kernel |= octets == 0 && segment.base as usize >> ADDRESS_BITS != 0;
+            if is_for_kernel {
                 cold_path();
                 break;
             }
         }
-        Some(Message { name, control, segments, octets: sum, is_kernels })
+        Some(Message { name, control, segments, octets: sum, is_for_kernel })
     }
 
     /// [`Self::read`] where it is not urgent.
@@ -207,7 +207,7 @@ mod tests {
         let header = header(&segments);
         // SAFETY: all of it is the test's own.
         let message = unsafe { Message::read(&raw const header, false) }.expect("readable");
-        assert!((message.octets, message.is_kernels) == (10, false));
+        assert!((message.octets, message.is_for_kernel) == (10, false));
         for octets in 1..12 {
             let mut pieces = message.pieces();
             let frames: Vec<u8> = (0..10).flat_map(|_| frame(&mut pieces, octets)).collect();
@@ -220,7 +220,7 @@ mod tests {
     fn what_cannot_be_read_is_the_kernels() {
         let read = |header: &MessageHeader| {
             // SAFETY: bad pointers are what it is about; nothing else is passed.
-            unsafe { Message::read(header, false) }.map(|message| message.is_kernels)
+            unsafe { Message::read(header, false) }.map(|message| message.is_for_kernel)
         };
         let bad = 16 as *const core::ffi::c_void;
         let good = Segment { base: b"x".as_ptr().cast(), octets: 1 };

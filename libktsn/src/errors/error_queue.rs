@@ -105,7 +105,7 @@ pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int
             Ok(()) => {}
         }
         let written = match reader.owner(&entry) {
-            Owner::Kernels => {
+            Owner::Kernel => {
                 let octets = entry.pass(&mut reply);
                 return reply.answer(octets);
             }
@@ -242,7 +242,7 @@ impl Entry {
 
 /// The owner of an entry.
 enum Owner<'a> {
-    Kernels,
+    Kernel,
     /// A marker of nothing that this process knows.
     Stray,
     /// The entry of these kinds (the first that is left) of the completion in this slot, with this number if known.
@@ -273,9 +273,9 @@ impl<'a> Reader<'a> {
     }
 
     fn owner(&self, entry: &Entry) -> Owner<'a> {
-        let Some(error) = entry.extended_error() else { return Owner::Kernels };
+        let Some(error) = entry.extended_error() else { return Owner::Kernel };
         if error.origin != ORIGIN_TIMESTAMPING || error.info != STAMP_SCHED {
-            return Owner::Kernels;
+            return Owner::Kernel;
         }
         if entry.octets != 0 {
             let head = entry.head.get(..entry.octets.min(HEAD)).unwrap_or(&[]);
@@ -288,7 +288,7 @@ impl<'a> Reader<'a> {
                     .find_map(|at| Marker::parse(head.get(*at..)?));
                 (found, u64::MAX)
             };
-            let Some(found) = found else { return Owner::Kernels };
+            let Some(found) = found else { return Owner::Kernel };
             return match self.producers().find(|producer| found.nonce == producer.nonce() & known) {
                 Some(producer) => Owner::Ours(producer, found.slot, Some(found.sequence), found.kind),
                 None => Owner::Stray,
@@ -297,7 +297,7 @@ impl<'a> Reader<'a> {
         // Without data: the key names the completion; without keys the oldest is meant.
         let flags = self.stream.reports().flags();
         if flags & OPT_ID != 0 {
-            let Some((slot, sequence)) = marker::from_key(error.data) else { return Owner::Kernels };
+            let Some((slot, sequence)) = marker::from_key(error.data) else { return Owner::Kernel };
             let found = self.producers().find_map(|producer| {
                 let (place, _, header) = producer.completion(slot)?;
                 let is_it =
@@ -308,7 +308,7 @@ impl<'a> Reader<'a> {
                 Owner::Ours(producer, slot, Some(place.sequence), kind::ALL)
             });
         }
-        self.oldest().map_or(Owner::Kernels, |(producer, place, _)| {
+        self.oldest().map_or(Owner::Kernel, |(producer, place, _)| {
             Owner::Ours(producer, place.slot, Some(place.sequence), kind::ALL)
         })
     }

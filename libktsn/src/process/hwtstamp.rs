@@ -70,15 +70,15 @@ pub(crate) enum Answer {
 ///
 /// # Safety
 /// `argument` is what the program passed to that ioctl.
-pub(crate) unsafe fn answer(fd: c_int, request: u32, argument: *mut c_void, kernels: c_int) -> Answer {
+pub(crate) unsafe fn answer(fd: c_int, request: u32, argument: *mut c_void, kernel_errno: c_int) -> Answer {
     if !env::emulates_hwtstamp() || argument.is_null() {
         return Answer::Kernel;
     }
     let is_refused = match request {
-        SIOCETHTOOL => kernels == 0 || kernels == EOPNOTSUPP,
-        SIOCGHWTSTAMP => kernels == EOPNOTSUPP,
+        SIOCETHTOOL => kernel_errno == 0 || kernel_errno == EOPNOTSUPP,
+        SIOCGHWTSTAMP => kernel_errno == EOPNOTSUPP,
         // Without rights the kernel does not say whether there is hardware.
-        SIOCSHWTSTAMP => kernels == EOPNOTSUPP || kernels == EPERM,
+        SIOCSHWTSTAMP => kernel_errno == EOPNOTSUPP || kernel_errno == EPERM,
         _ => false,
     };
     if !is_refused {
@@ -92,8 +92,8 @@ pub(crate) unsafe fn answer(fd: c_int, request: u32, argument: *mut c_void, kern
     // SAFETY: the caller's promise: a pointer into which the program wants an answer of this request's kind.
     unsafe {
         match request {
-            SIOCETHTOOL => info(fd, &asked, kernels),
-            SIOCSHWTSTAMP => set(fd, &asked, kernels),
+            SIOCETHTOOL => info(fd, &asked, kernel_errno),
+            SIOCSHWTSTAMP => set(fd, &asked, kernel_errno),
             _ if !is_ours(fd, &asked) => Answer::Kernel,
             _ => {
                 write_config(asked.data.cast());
@@ -105,7 +105,7 @@ pub(crate) unsafe fn answer(fd: c_int, request: u32, argument: *mut c_void, kern
 
 /// # Safety
 /// `asked.data` points to what the program passed with SIOCETHTOOL.
-unsafe fn info(fd: c_int, asked: &Request, kernels: c_int) -> Answer {
+unsafe fn info(fd: c_int, asked: &Request, kernel_errno: c_int) -> Answer {
     // SAFETY: every ethtool structure begins with its command.
     if unsafe { asked.data.cast::<u32>().read_unaligned() } != ETHTOOL_GET_TS_INFO {
         return Answer::Kernel;
@@ -113,7 +113,7 @@ unsafe fn info(fd: c_int, asked: &Request, kernels: c_int) -> Answer {
     let place = asked.data.cast::<Info>();
     // SAFETY: the command says that it is this structure.
     let mut info = unsafe { place.read_unaligned() };
-    if kernels != 0 {
+    if kernel_errno != 0 {
         info = Info { modes: 0, phc_index: -1, tx_types: 0, rx_filters: 0, tx_reserved: [0; 3], ..info };
     }
     if info.modes & TX_HARDWARE != 0 || info.phc_index >= 0 || !is_ours(fd, asked) {
@@ -130,9 +130,9 @@ unsafe fn info(fd: c_int, asked: &Request, kernels: c_int) -> Answer {
 
 /// # Safety
 /// `asked.data` points to a `struct hwtstamp_config`.
-unsafe fn set(fd: c_int, asked: &Request, kernels: c_int) -> Answer {
-    let is_hardwares = kernels == EPERM && sys::hwtstamp_error(fd, asked, SIOCGHWTSTAMP) != EOPNOTSUPP;
-    if is_hardwares || !is_ours(fd, asked) {
+unsafe fn set(fd: c_int, asked: &Request, kernel_errno: c_int) -> Answer {
+    let is_of_hardware = kernel_errno == EPERM && sys::hwtstamp_error(fd, asked, SIOCGHWTSTAMP) != EOPNOTSUPP;
+    if is_of_hardware || !is_ours(fd, asked) {
         return Answer::Kernel;
     }
     // SAFETY: the caller's promise.

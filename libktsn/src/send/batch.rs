@@ -9,7 +9,7 @@
 use core::ffi::c_int;
 use core::hint::cold_path;
 
-use ktsn_ring::{Bell, Claims, ClockId, Frame, Producer, RegionState, Run, counter};
+use ktsn_ring::{Bell, Claims, ClockId, Producer, RegionState, Run, SlotFrame, counter};
 
 use crate::call::message::Message;
 use crate::process::abi::{EAGAIN, EINTR, MSG_DONTWAIT};
@@ -42,7 +42,7 @@ pub(crate) enum Full {
 #[derive(Clone, Copy)]
 pub(crate) struct Filling<'a> {
     /// The fields that all frames of the message share.
-    pub(crate) frame: Frame,
+    pub(crate) frame: SlotFrame,
     /// The clock of `frame.tx_time`.
     pub(crate) clock: ClockId,
     /// The payload.

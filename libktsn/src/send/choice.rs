@@ -8,13 +8,13 @@
 //! two loads.
 
 use ktsn_model::BypassReason;
-use ktsn_ring::{DestinationVerdict, Frame, SlotFlags, StreamStatus};
+use ktsn_ring::{DestinationVerdict, SlotFlags, SlotFrame, StreamStatus};
 
 use crate::call::message::Message;
 use crate::process::page::PLACES_COUNT;
 use crate::process::region::{self, RegionUse};
 use crate::send::batch::Batch;
-use crate::send::verdict::Send;
+use crate::send::verdict::SendCall;
 use crate::streams::{self, Registration};
 use crate::{process::attach, process::sys, streams::packet};
 
@@ -27,7 +27,7 @@ const TABLE_NAP: u32 = 50_000;
 /// Lets `batch` use the region of the attachment by which `frame` leaves. Where none takes it that is the first one:
 /// its daemon's reason is as good as another's.
 #[inline(always)]
-pub(crate) fn choose(send: Send, frame: &Frame, batch: &mut Batch) {
+pub(crate) fn choose(send: SendCall, frame: &SlotFrame, batch: &mut Batch) {
     let end = batch.page().places_end.load(SeqCst) as usize;
     if end <= 1 && batch.current().is_none_or(|held| held.producer().others_count() == 0) {
         return;
@@ -38,7 +38,7 @@ pub(crate) fn choose(send: Send, frame: &Frame, batch: &mut Batch) {
 }
 
 #[inline(never)]
-fn choose_among(send: Send, frame: &Frame, batch: &mut Batch) {
+fn choose_among(send: SendCall, frame: &SlotFrame, batch: &mut Batch) {
     let page = batch.page();
     if region::missing(page) != 0 {
         attach::advance(page, send.fd);
@@ -58,7 +58,7 @@ fn choose_among(send: Send, frame: &Frame, batch: &mut Batch) {
 }
 
 /// The attachment that takes a datagram: one that is served, else one that was.
-fn taking(send: Send, frame: &Frame, batch: &mut Batch) -> Option<usize> {
+fn taking(send: SendCall, frame: &SlotFrame, batch: &mut Batch) -> Option<usize> {
     let page = batch.page();
     for place in 0..PLACES_COUNT {
         if let Some(held) = RegionUse::at(page, place)
@@ -78,7 +78,7 @@ fn taking(send: Send, frame: &Frame, batch: &mut Batch) -> Option<usize> {
     })
 }
 
-fn takes(send: Send, frame: &Frame, held: &RegionUse, batch: &mut Batch) -> bool {
+fn takes(send: SendCall, frame: &SlotFrame, held: &RegionUse, batch: &mut Batch) -> bool {
     if !frame.flags.contains(SlotFlags::CONNECTED) {
         return is_taken(held, frame);
     }
@@ -92,7 +92,7 @@ fn takes(send: Send, frame: &Frame, held: &RegionUse, batch: &mut Batch) -> bool
 
 /// Whether a region's table takes an unconnected datagram. One that stays unreadable may.
 #[inline(never)]
-fn is_taken(held: &RegionUse, frame: &Frame) -> bool {
+fn is_taken(held: &RegionUse, frame: &SlotFrame) -> bool {
     destination(held, frame).is_none_or(|answer| answer.is_ok())
 }
 
@@ -125,7 +125,7 @@ impl Limit {
 }
 
 /// What a region's daemon takes to the frame's destination, or why it takes nothing; `None` when its table stays unreadable.
-pub(crate) fn destination(held: &RegionUse, frame: &Frame) -> Option<Result<Limit, BypassReason>> {
+pub(crate) fn destination(held: &RegionUse, frame: &SlotFrame) -> Option<Result<Limit, BypassReason>> {
     for _ in 0..TABLE_ATTEMPTS {
         match held.producer().destination(frame.address) {
             DestinationVerdict::Take { payload_max, is_asked } => {
@@ -158,7 +158,7 @@ fn bypass_reason(number: u16) -> BypassReason {
 pub(crate) fn limit(
     held: &RegionUse,
     message: &Message<'_>,
-    frame: &Frame,
+    frame: &SlotFrame,
     status: &StreamStatus,
 ) -> Option<Result<Limit, BypassReason>> {
     if frame.flags.contains(SlotFlags::CONNECTED) {

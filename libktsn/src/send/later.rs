@@ -20,7 +20,7 @@ use crate::process::abi::{
 use crate::process::page::PLACES_COUNT;
 use crate::process::region::RegionUse;
 use crate::send::batch::{Batch, Full, Wait};
-use crate::send::verdict::{Send, Verdict};
+use crate::send::verdict::{SendCall, Verdict};
 use crate::streams::Stream;
 use crate::{
     process::attach, process::env, process::kernel, process::page, process::sys, streams::packet,
@@ -53,7 +53,7 @@ enum Stays {
 }
 
 /// The kernel's call, and its key where the socket has keys.
-fn counted(send: Send, verdict: Verdict) -> Verdict {
+fn counted(send: SendCall, verdict: Verdict) -> Verdict {
     match verdict {
         Verdict::Kernel if send.stream.reports().has_keys() => Verdict::KernelCounted { is_stripped: false },
         Verdict::KernelStripped if send.stream.reports().has_keys() => {
@@ -70,7 +70,7 @@ fn counted(send: Send, verdict: Verdict) -> Verdict {
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn leave(
-    send: Send,
+    send: SendCall,
     header: *const MessageHeader,
     batch: &mut Batch,
     verdict: Verdict,
@@ -89,7 +89,7 @@ pub(crate) unsafe fn leave(
     };
     let Some(control) = control_messages::parse_again(message.control, is_musl) else { return at_once };
     let Some(at) = control.tx_time else { return at_once };
-    if message.is_kernels {
+    if message.is_for_kernel {
         // Too long for IPv4, and not for IPv6; else the kernel has the errno.
         let is_v6s = send.stream.is_v6() && (DATAGRAM_V4_MAX + 1..=DATAGRAM_V6_MAX).contains(&message.octets);
         return if is_v6s { wait(send, at, batch, at_once) } else { at_once };
@@ -116,7 +116,7 @@ fn is_ahead(stream: Stream, at: u64) -> bool {
 }
 
 /// Waits until the datagram's transmit time, then `then`. Signals do not end the wait, and the daemon gets what the call has sent before.
-pub(crate) fn wait(send: Send, at: u64, batch: &mut Batch, then: Verdict) -> Verdict {
+pub(crate) fn wait(send: SendCall, at: u64, batch: &mut Batch, then: Verdict) -> Verdict {
     if !attach::was_attached() || !is_ahead(send.stream, at) {
         return then;
     }
@@ -156,7 +156,7 @@ fn daemon(batch: &Batch) -> Option<(RegionUse, u32)> {
 
 /// Gives the datagram to the daemon.
 fn hand_over(
-    send: Send,
+    send: SendCall,
     message: &Message<'_>,
     control: &Parsed,
     at: u64,
@@ -213,7 +213,7 @@ fn hand_over(
 
 /// What the kernel refuses at the call of a UDP socket, before the datagram would be made.
 fn refuse(
-    send: Send,
+    send: SendCall,
     message: &Message<'_>,
     control: &Parsed,
     name: &[u8],
@@ -254,7 +254,7 @@ fn refuse(
 }
 
 /// What the kernel refuses at the call of a packet socket. The kernel cannot be asked, so only frames that KTSN understands travel.
-fn refuse_frame(send: Send, message: &Message<'_>, control: &Parsed) -> Result<(), Stays> {
+fn refuse_frame(send: SendCall, message: &Message<'_>, control: &Parsed) -> Result<(), Stays> {
     const TAG_OCTETS: usize = 4;
     let frame = packet::frame(send.stream, send.fd, message, control).ok_or(Stays::Waits)?;
     let header = if frame.flags.contains(SlotFlags::LINK_PAYLOAD) { 0 } else { HEADER_OCTETS };
@@ -281,7 +281,7 @@ fn must_fit(fd: c_int, is_v6: bool) -> bool {
 
 /// Sends the message to the daemon, with patience where its queue is full.
 fn give(
-    send: Send,
+    send: SendCall,
     held: &RegionUse,
     (clock, tx_time): (c_int, u64),
     name: &[u8],

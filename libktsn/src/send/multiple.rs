@@ -13,7 +13,7 @@ use crate::process::abi::{EFAULT, ENOBUFS, MessageHeader, MultipleHeader, SEGMEN
 use crate::process::page::Page;
 use crate::send;
 use crate::send::batch::Batch;
-use crate::send::verdict::{Send, Verdict};
+use crate::send::verdict::{SendCall, Verdict};
 use crate::{call::memory, process::env, process::kernel, process::originals, streams::stamps};
 
 /// One `sendmmsg` with `errno`.
@@ -21,7 +21,7 @@ use crate::{call::memory, process::env, process::kernel, process::originals, str
 /// # Safety
 /// `messages` and `count` are what the program passed.
 pub(crate) unsafe fn sendmmsg(
-    send: Send,
+    send: SendCall,
     page: &'static Page,
     messages: *mut MultipleHeader,
     count: u32,
@@ -50,7 +50,7 @@ pub(crate) unsafe fn sendmmsg(
 ///
 /// # Safety
 /// The caller of [`sendmmsg`] promises the same.
-unsafe fn one(send: Send, message: *mut MultipleHeader, batch: &mut Batch) -> isize {
+unsafe fn one(send: SendCall, message: *mut MultipleHeader, batch: &mut Batch) -> isize {
     let header = message.cast::<MessageHeader>();
     // SAFETY: the caller's promise.
     let sent = match unsafe { send::message(send, header, batch) } {
@@ -105,7 +105,11 @@ pub(crate) unsafe fn sendmsg_stripped(fd: c_int, message: *const MessageHeader, 
 ///
 /// # Safety
 /// `message` is what the program passed.
-pub(crate) unsafe fn sendmsg_counted(send: Send, message: *const MessageHeader, is_stripped: bool) -> isize {
+pub(crate) unsafe fn sendmsg_counted(
+    send: SendCall,
+    message: *const MessageHeader,
+    is_stripped: bool,
+) -> isize {
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
     let read = unsafe { Message::read_again(message, is_musl) };

@@ -7,9 +7,9 @@ use ktsn_model::BypassReason;
 
 use crate::call::control_messages::Parsed;
 use crate::process::kernel;
-use crate::send::verdict::Send;
+use crate::send::verdict::SendCall;
 
-impl Send {
+impl SendCall {
     /// Into frames of how many octets a payload is cut (UDP_SEGMENT); or the kernel has the errno for it, or more
     /// room.
     #[inline(always)]

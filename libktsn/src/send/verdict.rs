@@ -4,7 +4,7 @@
 use core::ffi::c_int;
 
 use ktsn_model::BypassReason;
-use ktsn_ring::{Frame, StreamCode, StreamStatus};
+use ktsn_ring::{SlotFrame, StreamCode, StreamStatus};
 
 use crate::process::abi::ENETDOWN;
 use crate::process::env;
@@ -14,7 +14,7 @@ use crate::streams::{Stream, stamps};
 
 /// The socket of one call.
 #[derive(Clone, Copy)]
-pub(crate) struct Send {
+pub(crate) struct SendCall {
     pub(crate) stream: Stream,
     pub(crate) fd: c_int,
     /// The call's flags.
@@ -39,13 +39,13 @@ pub(crate) enum Verdict {
     Fail(c_int),
 }
 
-impl Send {
+impl SendCall {
     /// What becomes of a message whose stream may not be scheduled now; `None`: it is scheduled.
     #[inline(always)]
     pub(super) fn without_grant(
         self,
         status: &StreamStatus,
-        frame: &Frame,
+        frame: &SlotFrame,
         held: &RegionUse,
     ) -> Option<Verdict> {
         let stream = self.stream;

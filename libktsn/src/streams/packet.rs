@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Packet sockets (AF_PACKET): which frames of them a slot can hold, and which of these the daemon takes.
 //!
-//! In: a socket, a message, what the daemon says in the region. Out: a [`Frame`] with the greatest payload, or a reason
+//! In: a socket, a message, what the daemon says in the region. Out: a [`SlotFrame`] with the greatest payload, or a reason
 //! to leave it to the kernel. What this library does not understand at once is the kernel's: it has the errno (packet(7)).
 //! The rules are the daemon's own ([`LinkHead::judge`]); what another thread changes after this look, it drops.
 
@@ -9,7 +9,7 @@ use core::ffi::c_int;
 
 use ktsn_model::link_frame::{HEAD_OCTETS, HEADER_OCTETS, TAG_OCTETS};
 use ktsn_model::{BypassReason, LinkHead, LinkRules};
-use ktsn_ring::{DestinationVerdict, Frame, LinkFacts, SlotFlags, StreamStatus};
+use ktsn_ring::{DestinationVerdict, LinkFacts, SlotFlags, SlotFrame, StreamStatus};
 
 use crate::call::control_messages::{Parsed, field};
 use crate::call::message::Message;
@@ -90,16 +90,16 @@ pub(crate) fn bound_interface(fd: c_int) -> u32 {
 }
 
 /// The frame that a message asks for, sent on `fd`; `None` when only the kernel can judge it.
-pub(crate) fn frame(stream: Stream, fd: c_int, message: &Message<'_>, control: &Parsed) -> Option<Frame> {
+pub(crate) fn frame(stream: Stream, fd: c_int, message: &Message<'_>, control: &Parsed) -> Option<SlotFrame> {
     let options = stream.options();
-    if options.is_unsupported || stream.is_pinned() || (control.is_any && is_kernels(control)) {
+    if options.is_unsupported || stream.is_pinned() || (control.is_any && is_for_kernel(control)) {
         return None;
     }
     let asked = stamps::requested_flags(stream, control)?;
-    let mut frame = Frame {
+    let mut frame = SlotFrame {
         stream_index: stream.index,
         priority: control.priority.unwrap_or(options.priority),
-        ..Frame::default()
+        ..SlotFrame::default()
     };
     if asked != SlotFlags::NONE {
         frame.descriptor = fd;
@@ -134,7 +134,7 @@ pub(crate) fn frame(stream: Stream, fd: c_int, message: &Message<'_>, control: &
 
 /// Whether the control messages ask for something that only the kernel does. Those of SOL_IP and SOL_IPV6 mean nothing
 /// here, to the kernel neither.
-fn is_kernels(control: &Parsed) -> bool {
+fn is_for_kernel(control: &Parsed) -> bool {
     control.has_others || control.segment_octets.is_some() || options::has_refusable_priority(control)
 }
 
@@ -143,7 +143,7 @@ fn is_kernels(control: &Parsed) -> bool {
 pub(crate) fn payload_max(
     held: &RegionUse,
     message: &Message<'_>,
-    frame: &Frame,
+    frame: &SlotFrame,
     status: &StreamStatus,
 ) -> Option<Result<usize, BypassReason>> {
     let producer = held.producer();
@@ -160,7 +160,7 @@ fn judge(
     held: &RegionUse,
     facts: &LinkFacts,
     message: &Message<'_>,
-    frame: &Frame,
+    frame: &SlotFrame,
     status: &StreamStatus,
 ) -> Result<usize, BypassReason> {
     if !facts.is_served || frame.scope != facts.if_index {
@@ -203,7 +203,7 @@ fn first_octets(
     head: &mut [u8; HEAD_OCTETS],
     facts: &LinkFacts,
     message: &Message<'_>,
-    frame: &Frame,
+    frame: &SlotFrame,
 ) -> usize {
     let mut at = 0;
     if frame.flags.contains(SlotFlags::LINK_PAYLOAD) {

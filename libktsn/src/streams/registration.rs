@@ -123,7 +123,7 @@ impl Stream {
             SockTxtime { clock: CLOCK_TAI, flags } if !self.is_kernel_timed() => {
                 TxtimeClaim::Tai(flags as u8)
             }
-            _ => TxtimeClaim::Kernels,
+            _ => TxtimeClaim::Kernel,
         }
     }
 

@@ -6,7 +6,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use ktsn_ring::Frame;
+use ktsn_ring::SlotFrame;
 
 use crate::process::abi::{SO_TIMESTAMPING, SOL_SOCKET};
 use crate::process::region::RegionUse;
@@ -83,7 +83,7 @@ impl Reports {
     }
 
     /// Whether a frame of the stream's index is its own, and not of an earlier stream's.
-    pub(crate) fn has_sent(&self, frame: &Frame) -> bool {
+    pub(crate) fn has_sent(&self, frame: &SlotFrame) -> bool {
         frame.token.wrapping_sub(self.born.load(Relaxed)).cast_signed() > 0
     }
 

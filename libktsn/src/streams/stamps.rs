@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use ktsn_ring::{Frame, SlotFlags};
+use ktsn_ring::{SlotFlags, SlotFrame};
 
 use crate::call::control_messages::Parsed;
 use crate::process::region::RegionUse;
@@ -36,14 +36,14 @@ pub(crate) fn begin(stream: Stream, held: &RegionUse) {
     let place = 1u32.wrapping_shl(held.place() as u32);
     if reports.reporters.load(Relaxed) & place == 0 {
         reports.reporters.fetch_or(place, Relaxed);
-        let is_older = |frame: &Frame| frame.stream_index == stream.index && !reports.has_sent(frame);
+        let is_older = |frame: &SlotFrame| frame.stream_index == stream.index && !reports.has_sent(frame);
         held.producer().drop_completions(is_older);
     }
     held.producer().opened(stream.index);
 }
 
 /// Whether this stream sent a frame.
-pub(crate) fn is_sent_by(stream: Stream, frame: &Frame) -> bool {
+pub(crate) fn is_sent_by(stream: Stream, frame: &SlotFrame) -> bool {
     frame.stream_index == stream.index && stream.reports().has_sent(frame)
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn requested_flags(stream: Stream, control: &Parsed) -> Option<SlotFl
 }
 
 /// Whether a frame may have a report.
-pub(crate) fn wants_report(frame: &Frame) -> bool {
+pub(crate) fn wants_report(frame: &SlotFrame) -> bool {
     frame.flags.wants_report()
 }
 

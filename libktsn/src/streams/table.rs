@@ -211,9 +211,9 @@ impl Stream {
     }
 
     /// Remembers SO_TXTIME, and whether the kernel took it too.
-    pub(crate) fn set_txtime(self, txtime: SockTxtime, is_kernels: bool) {
+    pub(crate) fn set_txtime(self, txtime: SockTxtime, is_kernel_timed: bool) {
         self.entry.txtime.store(u64::from(txtime.clock as u32) | u64::from(txtime.flags) << 32, Relaxed);
-        self.put(KERNEL_TXTIME, is_kernels);
+        self.put(KERNEL_TXTIME, is_kernel_timed);
     }
 
     /// The kernel accepted the program's SO_TXTIME. A changed one is registered again.

@@ -64,7 +64,7 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
         return answer;
     };
     let before = stream.txtime();
-    let was_kernels = stream.is_kernel_timed();
+    let was_kernel_timed = stream.is_kernel_timed();
     if answer == 0 {
         stream.know_txtime(asked);
     } else {
@@ -91,7 +91,7 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
     if is_new {
         streams::release(stream.index);
     } else {
-        stream.set_txtime(before, was_kernels);
+        stream.set_txtime(before, was_kernel_timed);
     }
     answer
 }

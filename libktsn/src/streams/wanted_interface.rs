@@ -6,7 +6,7 @@
 
 use core::ffi::c_int;
 
-use ktsn_ring::{Frame, SlotFlags};
+use ktsn_ring::{SlotFlags, SlotFrame};
 
 use crate::call::control_messages::{Leaving, Parsed};
 use crate::call::destination::Address;
@@ -57,7 +57,7 @@ pub(crate) fn wanted(stream: Stream, control: &Parsed, is_v4: bool, is_group: bo
 /// Whether a datagram is to leave by another interface than the attachment's, or from another address than its only
 /// one.
 #[inline(never)]
-pub(crate) fn is_elsewhere(stream: Stream, control: &Parsed, frame: &Frame, held: &RegionUse) -> bool {
+pub(crate) fn is_elsewhere(stream: Stream, control: &Parsed, frame: &SlotFrame, held: &RegionUse) -> bool {
     if frame.flags.is_link() {
         return false;
     }

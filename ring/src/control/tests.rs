@@ -83,7 +83,7 @@ fn octets_follow_the_page() {
     };
     assert_eq!(&reply.encode(), b"KTSNRNG\0\x02\0\x02\0\x05\0\x04\0\x04\x03\x02\x01\x09\0\0\0");
     let mut register =
-        Register { stream_index: 7, token: 0x0a0b_0c0d, txtime: TxtimeClaim::Kernels, is_kept: false };
+        Register { stream_index: 7, token: 0x0a0b_0c0d, txtime: TxtimeClaim::Kernel, is_kept: false };
     assert_eq!(&register.encode(), b"KTSNRNG\0\x03\0\0\0\x07\0\0\0\x0d\x0c\x0b\x0a\0\0\0\0");
     register.txtime = TxtimeClaim::Asked;
     assert_eq!(register.encode()[20..], [1, 0, 0, 0]);

@@ -2,7 +2,7 @@
 //! What the ring's tests share: frames with a payload that shows whether it arrived whole, and a small generator.
 #![allow(dead_code, unreachable_pub)] // each test uses its part
 
-use ktsn_ring::{ClockId, Consumer, Frame, SlotFlags, StreamCode, StreamStatus};
+use ktsn_ring::{ClockId, Consumer, SlotFlags, SlotFrame, StreamCode, StreamStatus};
 
 /// Token of every registered stream in these tests.
 pub const TOKEN: u32 = 0xfeed;
@@ -23,8 +23,8 @@ pub fn register(consumer: &mut Consumer, count: u32) {
 }
 
 /// Frame `number` of talker `talker` (its stream index).
-pub fn frame(talker: u32, number: u64) -> Frame {
-    Frame {
+pub fn frame(talker: u32, number: u64) -> SlotFrame {
+    SlotFrame {
         stream_index: talker,
         token: TOKEN,
         flags: SlotFlags::CONNECTED,

@@ -14,6 +14,7 @@ use ktsn_time::Nanos;
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use tracing::{debug, warn};
 
+use crate::clients::Directory;
 use crate::config::Port as PortConfig;
 use crate::cpus;
 use crate::limits;
@@ -23,7 +24,6 @@ use crate::rehearsal::Rehearsal;
 use crate::stats::WorkerStats;
 use crate::supervise::{WORKER, Watched};
 use crate::sys;
-use crate::tenant::Directory;
 use crate::worker::{ClockGate, Command, Host, Outbox, Returned, Worker, WorkerOptions, queues};
 
 /// A running worker.

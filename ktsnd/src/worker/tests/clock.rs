@@ -6,7 +6,7 @@ use ktsn_model::UnsynchronisedPolicy;
 
 use super::gates::gated;
 use super::*;
-use crate::worker::clock::ClockGate;
+use crate::worker::clock_gate::ClockGate;
 
 fn with(mut world: World, policy: UnsynchronisedPolicy) -> World {
     world.worker.clock = ClockGate::new(policy, true);

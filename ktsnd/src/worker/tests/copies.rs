@@ -12,7 +12,7 @@ use ktsn_resolve::{
     Attachment, AttachmentIndex, AttachmentTables, Bridged, Link, LinkTable, Neighbour, Overlay, PortIndex,
     Route, Tables, Tunnel, Via, VxlanBridged,
 };
-use ktsn_ring::{ClockId, Frame as SlotFrame};
+use ktsn_ring::{ClockId, SlotFrame};
 use ktsn_sched::GateProgram;
 use ktsn_time::{Nanos, Tai};
 use ktsn_wire::{MacAddress, Vni, dissect, wire_octets};

@@ -81,7 +81,8 @@ fn start(world: &World, app: &App, place: u64, how: Loop) -> Done {
         }
         let tx_time = if how.follows { now + how.lead } else { how.first + number * how.period };
         if how.skips == 0 || !(random >> 20).is_multiple_of(how.skips) {
-            let frame = ktsn_ring::Frame { flags: how.flags, ..App::frame(ClockId::Monotonic, tx_time, now) };
+            let frame =
+                ktsn_ring::SlotFrame { flags: how.flags, ..App::frame(ClockId::Monotonic, tx_time, now) };
             let claim = producer.claim().expect("a free slot");
             producer.fill(&claim, &frame, [&tx_time.to_be_bytes()[..]].into_iter()).unwrap();
             producer.publish(claim);

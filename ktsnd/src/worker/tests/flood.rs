@@ -39,7 +39,7 @@ fn an_untimed_flood_leaves_the_spin_budget_to_timed_frames() {
             assert!(timed.push(ClockId::Monotonic, next, now, b"timed"));
             next += MS;
         }
-        let untimed = ktsn_ring::Frame { priority: 0, ..App::frame(ClockId::Monotonic, 0, now) };
+        let untimed = ktsn_ring::SlotFrame { priority: 0, ..App::frame(ClockId::Monotonic, 0, now) };
         while flood.push_frame(&untimed, &[0; 1400]) {}
         world.worker.pass();
     }
@@ -93,7 +93,7 @@ fn a_stream_is_heard_beside_a_flood_that_waits_for_the_link() {
     let mut due = began + MS;
     while world.clocks.at() < began + 10 * MS {
         let untimed =
-            ktsn_ring::Frame { priority: 0, ..App::frame(ClockId::Monotonic, 0, world.clocks.at()) };
+            ktsn_ring::SlotFrame { priority: 0, ..App::frame(ClockId::Monotonic, 0, world.clocks.at()) };
         for app in &flood {
             while app.push_frame(&untimed, b"flood") {}
         }

@@ -67,7 +67,7 @@ pub(super) fn world(count: usize, slots: u32) -> (World, Innocent, Vec<App>, Arc
 
 /// The priority says nothing at intake: the hostile frames claim the highest class when `priority` is 7.
 fn fill(app: &App, now: u64, tx_time: u64, priority: u8) {
-    let frame = ktsn_ring::Frame { priority, ..App::frame(ClockId::Monotonic, tx_time, now) };
+    let frame = ktsn_ring::SlotFrame { priority, ..App::frame(ClockId::Monotonic, tx_time, now) };
     while app.push_frame(&frame, b"flood") {}
 }
 

@@ -80,7 +80,10 @@ fn a_frame_that_is_late_by_waiting_for_a_slot_has_its_own_word() {
     let app = world.client(64);
     let now = world.clocks.at();
     let waited = |clock, tx_time| {
-        app.push_frame(&ktsn_ring::Frame { has_waited: true, ..App::frame(clock, tx_time, now) }, b"waited")
+        app.push_frame(
+            &ktsn_ring::SlotFrame { has_waited: true, ..App::frame(clock, tx_time, now) },
+            b"waited",
+        )
     };
     assert!(waited(ClockId::Tai, (now - MS).saturating_add_signed(AHEAD)));
     assert!(waited(ClockId::Monotonic, now - MS));

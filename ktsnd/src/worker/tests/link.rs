@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use ktsn_model::{DropReason, PriorityMap};
 use ktsn_port::memory::Memory;
 use ktsn_resolve::{AttachmentIndex, PortIndex};
-use ktsn_ring::{ClockId, Frame, SlotFlags, StreamCode, StreamStatus};
+use ktsn_ring::{ClockId, SlotFlags, SlotFrame, StreamCode, StreamStatus};
 use ktsn_sched::policing::{
     PolicingConfig, StreamFilter, StreamHandle, StreamIdentification, StreamIdentity, StreamMatch,
 };
@@ -57,8 +57,8 @@ fn with_interface(world: &mut World, app: &App, kind: LinkKind) -> (Wire, Arc<Po
     (wire, stats)
 }
 
-fn slot(flags: SlotFlags, tx_time: u64, now: u64) -> Frame {
-    Frame {
+fn slot(flags: SlotFlags, tx_time: u64, now: u64) -> SlotFrame {
+    SlotFrame {
         stream_index: 1,
         token: 9,
         flags,
@@ -102,7 +102,7 @@ fn a_sockets_priority_goes_before_the_tags() {
     let app = world.client(64);
     let (wire, stats) = with_interface(&mut world, &app, LinkKind::Frames);
     let now = world.clocks.at();
-    let asked = Frame { priority: 3, ..slot(SlotFlags::LINK_FRAME, now + MS, now) };
+    let asked = SlotFrame { priority: 3, ..slot(SlotFlags::LINK_FRAME, now + MS, now) };
     assert!(app.push_frame(&asked, &frame(b"\x81\x00\xa0\x07\x88\x92")));
     world.run_until(200, |_| !wire.lock().unwrap().is_empty());
     assert_eq!(stats.frames[3].load(SeqCst), 1);
@@ -114,7 +114,7 @@ fn a_header_is_made_for_a_datagram_socket() {
     let app = world.client(64);
     let (wire, _) = with_interface(&mut world, &app, LinkKind::Payloads);
     let now = world.clocks.at();
-    let mut asked = Frame { port: 0x22f0, ..slot(SlotFlags::LINK_PAYLOAD, now + MS, now) };
+    let mut asked = SlotFrame { port: 0x22f0, ..slot(SlotFlags::LINK_PAYLOAD, now + MS, now) };
     asked.address[..6].copy_from_slice(&PEER);
     assert!(app.push_frame(&asked, b"made here"));
     world.run_until(200, |_| !wire.lock().unwrap().is_empty());
@@ -130,7 +130,7 @@ fn a_lying_program_sends_nothing() {
     let now = world.clocks.at();
     let good = frame(b"\x22\xf0");
     let raw = slot(SlotFlags::LINK_FRAME, now + MS, now);
-    let push = |slot: &Frame, octets: &[u8]| assert!(app.push_frame(slot, octets));
+    let push = |slot: &SlotFrame, octets: &[u8]| assert!(app.push_frame(slot, octets));
     // Policed: a foreign source, a reserved group, two tags.
     let mut foreign = good.clone();
     foreign[11] ^= 1;
@@ -138,13 +138,13 @@ fn a_lying_program_sends_nothing() {
     push(&raw, &[&[1, 0x80, 0xc2, 0, 0, 0][..], &OWN, b"\x00\x03\x42\x42\x03"].concat());
     push(&raw, &frame(b"\x81\x00\x00\x07\x81\x00\x00\x07\x22\xf0"));
     // Another interface; too long; no frame.
-    push(&Frame { scope: 1, ..raw }, &good);
+    push(&SlotFrame { scope: 1, ..raw }, &good);
     push(&raw, &[&good[..], &[0; 1451]].concat());
     push(&raw, &good[..13]);
     // A shape that the socket does not have, and datagrams of a packet socket, and frames of a UDP socket.
-    push(&Frame { flags: SlotFlags::LINK_PAYLOAD, ..raw }, &good);
-    push(&Frame { flags: SlotFlags::NONE, port: 5, ..raw }, &good);
-    push(&Frame { stream_index: 0, token: 7, ..raw }, &good);
+    push(&SlotFrame { flags: SlotFlags::LINK_PAYLOAD, ..raw }, &good);
+    push(&SlotFrame { flags: SlotFlags::NONE, port: 5, ..raw }, &good);
+    push(&SlotFrame { stream_index: 0, token: 7, ..raw }, &good);
     world.run_until(50, |_| false);
     assert!(wire.lock().unwrap().is_empty() && world.sent().is_empty());
     assert_eq!(world.dropped(DropReason::Policed), 3);

@@ -56,7 +56,8 @@ fn each_next_hop_is_asked_for() {
     let now = world.clocks.at();
     for last in [21, 22, 23, 21, 22, 23] {
         let to = Ipv4Addr::new(10, 244, 0, last).to_ipv6_mapped().octets();
-        let frame = ktsn_ring::Frame { address: to, ..App::frame(ClockId::Monotonic, now + 500 * MS, now) };
+        let frame =
+            ktsn_ring::SlotFrame { address: to, ..App::frame(ClockId::Monotonic, now + 500 * MS, now) };
         app.push_frame(&frame, b"who has");
     }
     world.run_until(3, |w| w.stats.taken.load(SeqCst) == 6);

@@ -24,7 +24,7 @@ fn world() -> (World, App, Receiver<Notice>) {
 
 fn push(app: &App, flags: SlotFlags, clock: ClockId, tx_time: u64, pushed_at: u64, payload: &[u8]) {
     let frame = App::frame(clock, tx_time, pushed_at);
-    let frame = ktsn_ring::Frame { flags, report_id: 5, descriptor: 9, ..frame };
+    let frame = ktsn_ring::SlotFrame { flags, report_id: 5, descriptor: 9, ..frame };
     assert!(app.push_frame(&frame, payload));
 }
 

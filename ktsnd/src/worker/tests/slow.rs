@@ -84,7 +84,7 @@ impl Bed {
     fn run(&mut self, millis: u64, mut done: impl FnMut(&Self) -> bool) {
         let end = self.world.clocks.at() + millis * MS;
         while self.world.clocks.at() < end && !done(self) {
-            let by_interface = ktsn_ring::Frame {
+            let by_interface = ktsn_ring::SlotFrame {
                 stream_index: 1,
                 token: 9,
                 flags: SlotFlags::LINK_PAYLOAD,

@@ -13,8 +13,8 @@ use ktsn_resolve::{
     Route, Tables, Tunnel, Via, Vxlan, VxlanRouted,
 };
 use ktsn_ring::{
-    ClientMapping, ClockId, Consumer, Destination, DestinationAction, Frame as SlotFrame, Layout, Producer,
-    SlotFlags, StreamCode, StreamStatus,
+    ClientMapping, ClockId, Consumer, Destination, DestinationAction, Layout, Producer, SlotFlags, SlotFrame,
+    StreamCode, StreamStatus,
 };
 use ktsn_sched::policing::StreamIdentification;
 use ktsn_sched::{TimeAware, TimeAwareOptions};

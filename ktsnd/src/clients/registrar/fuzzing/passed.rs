@@ -17,7 +17,7 @@ use rustix::net::{
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::peer::Peer;
-use crate::tenant::sys;
+use crate::clients::sys;
 
 /// SO_NETNS_COOKIE of attachment 2. The kernel's own are small.
 pub(super) const FOREIGN_NETNS: u64 = 1 << 60;

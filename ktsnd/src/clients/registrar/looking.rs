@@ -9,13 +9,13 @@ use std::task::Poll;
 
 use tracing::warn;
 
-use super::{SealState, Service};
-use crate::tenant::connection::{Received, unwatch, watch};
-use crate::tenant::examiner::{Answer, Facts, Job, Owner};
-use crate::tenant::socket::facts_without_lock;
+use super::{Registrar, SealState};
+use crate::clients::connection::{Received, unwatch, watch};
+use crate::clients::examiner::{Answer, Facts, Job, Owner};
+use crate::clients::socket::facts_without_lock;
 use crate::worker::{Client, ClientKey, Command};
 
-impl<P: Send + 'static> Service<P> {
+impl<P: Send + 'static> Registrar<P> {
     /// The owner that jobs of such a connection count against. A program can make any number of namespaces: only those that are
     /// served have an account of their own.
     pub(super) fn owner(&self, netns_cookie: u64, pid: u32) -> Owner {

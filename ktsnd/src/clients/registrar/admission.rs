@@ -11,17 +11,17 @@ use ktsn_ring::{Consumer, Layout, layout};
 use ktsn_time::Nanos;
 use tracing::{debug, warn};
 
-use super::{Registered, SealState, Service};
+use super::{Registered, Registrar, SealState};
+use crate::clients::answer::{client_tables, layout_for, memory_of};
+use crate::clients::budget::{RefusedBy, portion};
+use crate::clients::connection;
+use crate::clients::directory::{ClientView, Known, Served};
+use crate::clients::examiner::Unsealed;
+use crate::clients::following::Round;
+use crate::clients::socket::SocketFacts;
+use crate::clients::streams::Streams;
 use crate::limits;
 use crate::stats::count;
-use crate::tenant::answer::{client_tables, layout_for, memory_of};
-use crate::tenant::budget::{RefusedBy, portion};
-use crate::tenant::connection;
-use crate::tenant::directory::{ClientView, Known, Served};
-use crate::tenant::examiner::Unsealed;
-use crate::tenant::following::Round;
-use crate::tenant::socket::SocketFacts;
-use crate::tenant::streams::Streams;
 use crate::worker::{Client, ClientKey, ClientTables};
 
 /// The region of a new client of this attachment and of this process.
@@ -46,7 +46,7 @@ fn region_for<P>(
     }
 }
 
-impl<P: Send + 'static> Service<P> {
+impl<P: Send + 'static> Registrar<P> {
     fn reply(&self, number: u64, status: HelloStatus) -> bool {
         if let Some(connection) = self.connections.get(&number) {
             let _ = connection::write(&connection.fd, &HelloReply::refusing(status).encode(), &[]);

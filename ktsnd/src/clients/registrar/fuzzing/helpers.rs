@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustix::net::sockopt;
 
 use super::passed::FOREIGN_NETNS;
-use crate::tenant::examiner::{Done, Helpers, Job, work};
-use crate::tenant::socket::{NotASocket, SocketFacts, examine};
+use crate::clients::examiner::{Done, Helpers, Job, work};
+use crate::clients::socket::{NotASocket, SocketFacts, examine};
 
 #[derive(Default)]
 struct State {

@@ -55,7 +55,7 @@ fn hang_until_over<const TEST: usize>() {
 struct Running {
     _dir: tempfile::TempDir,
     path: std::path::PathBuf,
-    registrar: Option<Registrar>,
+    registrar: Option<RegistrarHandle>,
     directory: Directory<Memory>,
     stop: Arc<AtomicBool>,
     commands: Option<std::thread::JoinHandle<Vec<String>>>,
@@ -121,7 +121,7 @@ fn start_with(clients_max: u32, look: socket::Examine) -> Running {
         stats: Arc::default(),
         worker,
     });
-    let registrar = Registrar::start_with(&path, directory.clone(), look).unwrap();
+    let registrar = RegistrarHandle::start_with(&path, directory.clone(), look).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let (stopped, known) = (stop.clone(), directory.clone());
     let commands = std::thread::spawn(move || collect(inbox, &known, &stopped));
@@ -225,7 +225,7 @@ fn a_grant_is_the_sockets_and_outlives_its_client() {
     let (second, _) = running.hello(ABI as u16);
     register(&second, &udp, TxtimeClaim::Asked);
     register(&second, &other, TxtimeClaim::Asked);
-    register(&second, &udp, TxtimeClaim::Kernels);
+    register(&second, &udp, TxtimeClaim::Kernel);
     drop(second);
     running.wait_for_clients(0);
     let remembered = "register with TAI remembered";

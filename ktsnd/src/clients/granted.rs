@@ -32,7 +32,7 @@ impl Granted {
             return flags;
         }
         let granted = match claim {
-            TxtimeClaim::Kernels => None,
+            TxtimeClaim::Kernel => None,
             TxtimeClaim::Asked => self.sockets.get(&cookie).map(|(_, txtime)| *txtime),
             TxtimeClaim::Tai(txtime) => Some(txtime),
         };
@@ -73,7 +73,7 @@ mod tests {
     fn a_grant_belongs_to_its_socket() {
         let mut granted = Granted::default();
         assert_eq!(recalled(&mut granted, 7), None);
-        assert_eq!(granted.answer(GRANTS, TxtimeClaim::Kernels, 7), GRANTS);
+        assert_eq!(granted.answer(GRANTS, TxtimeClaim::Kernel, 7), GRANTS);
         assert_eq!(recalled(&mut granted, 7), None);
         assert_eq!(granted.answer(GRANTS, TxtimeClaim::Tai(2), 7), GRANTS | stream_flags::remembered(2));
         assert_eq!((recalled(&mut granted, 7), recalled(&mut granted, 8)), (Some(2), None));

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::tenant::connection::{self, Read};
+use crate::clients::connection::{self, Read};
 
 /// A program's end of a connection.
 #[derive(Debug)]

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use rustix::event::epoll;
 use tracing::debug;
 
-use super::{Connection, STRANGER_PATIENCE, STRANGER_PATIENCE_MAX, SealState, Service};
-use crate::tenant::connection::{Received, is_silent, shut, unwatch, watch};
-use crate::tenant::examiner::{Job, Owner};
-use crate::tenant::socket::facts_without_lock;
+use super::{Connection, Registrar, STRANGER_PATIENCE, STRANGER_PATIENCE_MAX, SealState};
+use crate::clients::connection::{Received, is_silent, shut, unwatch, watch};
+use crate::clients::examiner::{Job, Owner};
+use crate::clients::socket::facts_without_lock;
 use crate::worker::{Client, Command};
 
-impl<P: Send + 'static> Service<P> {
+impl<P: Send + 'static> Registrar<P> {
     /// Stops reading a connection for the rest of its namespace's window, or while the examiner has no room for it.
     pub(super) fn pause(&mut self, number: u64) {
         if let Some(connection) = self.connections.get_mut(&number)

@@ -4,20 +4,20 @@
 //! In: new tables, or other attachments. Out: client tables and streams for the workers, a bounded number in each turn ([`Following`]).
 //! A client with unchanged tables costs next to nothing.
 //!
-//! [`Following`]: crate::tenant::following::Following
+//! [`Following`]: crate::clients::following::Following
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ktsn_resolve::{AttachmentIndex, AttachmentTables, Tables};
 
-use super::{Connection, SealState, Service};
+use super::{Connection, Registrar, SealState};
+use crate::clients::answer::{client_tables, code_for, link_status_of, status_of};
+use crate::clients::streams::Streams;
 use crate::limits::STREAMS_MAX;
-use crate::tenant::answer::{client_tables, code_for, link_status_of, status_of};
-use crate::tenant::streams::Streams;
 use crate::worker::{ClientTables, Command, StreamInfo};
 
-impl<P: Send + 'static> Service<P> {
+impl<P: Send + 'static> Registrar<P> {
     /// Clients of an attachment that is gone are over.
     fn end_unserved(&mut self) {
         let (served, namespaces): (BTreeSet<AttachmentIndex>, BTreeSet<u64>) =

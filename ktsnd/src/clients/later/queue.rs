@@ -20,7 +20,7 @@ use crate::worker::{ClientKey, Judged};
 
 /// A datagram that waits for its transmit time.
 #[derive(Debug)]
-pub(in crate::tenant) struct Datagram {
+pub(in crate::clients) struct Datagram {
     /// The program's socket.
     pub socket: Arc<OwnedFd>,
     /// SO_COOKIE of the socket.
@@ -44,7 +44,7 @@ pub(in crate::tenant) struct Datagram {
 /// The header fields that a frame asks for. The datagram gets a control message only for a field that differs from its socket's option:
 /// an IP_TOS message changes more than the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tenant) struct Asked {
+pub(in crate::clients) struct Asked {
     pub is_v4: bool,
     /// Type of service or traffic class.
     pub class: u8,

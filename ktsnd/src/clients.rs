@@ -32,6 +32,6 @@ pub use budget::RefusedBy;
 pub use directory::{ClientView, Directory, Served};
 pub use receivers::{Receivers, Receiving};
 pub(crate) use registrar::fuzzing;
-pub use registrar::{Registrar, RegistrarError};
+pub use registrar::{RegistrarError, RegistrarHandle};
 pub use socket::{NotASocket, SocketFacts, examine};
 pub use streams::Streams;

@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tracing::{debug, warn};
 
-use super::{Connection, Service, TOKEN_PROCESS};
-use crate::tenant::connection::watch;
-use crate::tenant::{socket, sys};
+use super::{Connection, Registrar, TOKEN_PROCESS};
+use crate::clients::connection::watch;
+use crate::clients::{socket, sys};
 
 /// Connections of one namespace that have not said Hello yet.
 const STRANGERS_MAX: usize = 64;
@@ -24,7 +24,7 @@ const STRANGERS_WAITING_MAX: usize = 512;
 const ACCEPTED_A_TURN: usize = 16;
 
 /// The process at the other end of a connection, as the kernel knows it.
-pub(in crate::tenant) struct Caller {
+pub(in crate::clients) struct Caller {
     /// Readable when the process ends; `None` where the process is not visible.
     pub process: Option<OwnedFd>,
     /// 0 = not visible.
@@ -33,7 +33,7 @@ pub(in crate::tenant) struct Caller {
     pub netns_cookie: u64,
 }
 
-impl<P: Send + 'static> Service<P> {
+impl<P: Send + 'static> Registrar<P> {
     /// Accepts connections, a bounded number of them.
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTED_A_TURN {
@@ -57,7 +57,7 @@ impl<P: Send + 'static> Service<P> {
     }
 
     /// Begins a connection: the registrar reads it, or closes it.
-    pub(in crate::tenant) fn begin(&mut self, fd: OwnedFd, caller: Caller) {
+    pub(in crate::clients) fn begin(&mut self, fd: OwnedFd, caller: Caller) {
         let Caller { process, pid, netns_cookie } = caller;
         let number = self.next_number;
         self.next_number += 1;

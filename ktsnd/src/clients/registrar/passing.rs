@@ -5,7 +5,7 @@
 //! transmit time. The worker judges it before. Nothing here waits: only sockets that close at once are taken, all others go to the
 //! examiner.
 //!
-//! [`Later`]: crate::tenant::later::Later
+//! [`Later`]: crate::clients::later::Later
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -17,12 +17,12 @@ use ktsn_ring::ClockId;
 use ktsn_ring::control::{self, Later, Message};
 use ktsn_time::{Nanos, Tai, TxTime};
 
-use super::Service;
-use crate::tenant::connection::{self, Read, Received};
-use crate::tenant::examiner::Job;
-use crate::tenant::later::{Datagram, read_clock};
-use crate::tenant::socket::{SocketFacts, facts_without_lock};
-use crate::tenant::sys;
+use super::Registrar;
+use crate::clients::connection::{self, Read, Received};
+use crate::clients::examiner::Job;
+use crate::clients::later::{Datagram, read_clock};
+use crate::clients::socket::{SocketFacts, facts_without_lock};
+use crate::clients::sys;
 use crate::worker::{Command, Judging, StreamInfo, monotonic_now};
 
 /// Messages that are read of a process that has ended: more than fit into a connection.
@@ -115,7 +115,7 @@ fn segment_of(socket: impl AsFd, control: &[u8]) -> u16 {
     u16::try_from(of_call.unwrap_or_else(|| sys::segment(socket))).unwrap_or(0)
 }
 
-impl<P: Send + 'static> Service<P> {
+impl<P: Send + 'static> Registrar<P> {
     /// Takes a datagram ([`facts_of_datagram`]); false ends the connection.
     pub(super) fn take_datagram(&mut self, number: u64, message: Received, facts: &SocketFacts) -> bool {
         let Some(client) = self.connections.get(&number).and_then(|connection| connection.client.as_ref())

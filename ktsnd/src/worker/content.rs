@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a taken slot asks for: a datagram or a packet socket's frame, and its egress.
 //!
-//! In: a slot's checked metadata with the stream that the registrar found behind it. Out: a [`Sending`] that is kept
+//! In: a slot's checked metadata with the stream that the registrar found behind it. Out: a [`FrameContent`] that is kept
 //! while the frame is queued, and the [`Egress`] by which it would leave now. A stream sends only what its socket
 //! can: a UDP socket no frames of its own making, a packet socket no datagrams.
 
@@ -13,7 +13,7 @@ use ktsn_resolve::{
     AttachmentIndex, Flow, LinkFlow, LinkResolved, LinkShape, Marks, PortIndex, Refusal, Replica, Resolved,
     Tables, resolve_link, resolve_link_replica,
 };
-use ktsn_ring::{Frame as SlotFrame, HeaderMarks, SlotFlags};
+use ktsn_ring::{HeaderMarks, SlotFlags, SlotFrame};
 use ktsn_sched::policing::{FlowKey, FrameKey, StreamHandle, StreamIdentification};
 use ktsn_wire::ipv4::PROTOCOL_UDP;
 use ktsn_wire::{EtherType, Identifications, Ipv4Packet, Ipv6Packet, MacAddress, UdpDatagram};
@@ -45,7 +45,7 @@ impl Copies {
 
 /// The content of a frame, independent of its stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Sending {
+pub(super) enum FrameContent {
     /// A UDP datagram; its IPv4 identification, `None` while that is still to be counted.
     Datagram(Flow, Option<u16>),
     /// A packet socket's frame.
@@ -60,7 +60,7 @@ pub(super) enum Egress<'a> {
     Link(LinkResolved),
 }
 
-impl Sending {
+impl FrameContent {
     /// What a slot of this stream sends; `None` when the slot says something that its stream cannot mean.
     pub(super) fn from_slot(stream: &StreamInfo, slot: &SlotFrame) -> Option<Self> {
         let flags = slot.flags;
@@ -93,7 +93,7 @@ impl Sending {
     pub(super) fn identified(self, pair: Option<u64>, counted: &mut headers::Identifications) -> Self {
         match (self, pair) {
             (Self::Datagram(flow, None), Some(pair)) => Self::Datagram(flow, Some(counted.next(pair))),
-            (sending, _) => sending,
+            (content, _) => content,
         }
     }
 
@@ -210,7 +210,7 @@ pub(super) fn reason_of(refusal: Refusal) -> (DropReason, Option<Missing>) {
 }
 
 /// The datagram of a slot, or `None` when it says something impossible.
-fn datagram_of(stream: &StreamInfo, slot: &SlotFrame) -> Option<Sending> {
+fn datagram_of(stream: &StreamInfo, slot: &SlotFrame) -> Option<FrameContent> {
     let (destination, destination_port, scope) = if slot.flags.contains(SlotFlags::CONNECTED) {
         let peer = stream.peer?;
         let scope = if let SocketAddr::V6(v6) = peer { v6.scope_id() } else { 0 };
@@ -249,7 +249,7 @@ fn datagram_of(stream: &StreamInfo, slot: &SlotFrame) -> Option<Sending> {
     // Linux counts whatever a socket with an IPv4 peer sends.
     let has_peer = stream.peer.is_some_and(|peer| peer.ip().to_canonical().is_ipv4());
     let is_counted = has_peer || !marks.contains(HeaderMarks::NOT_COUNTED);
-    Some(Sending::Datagram(flow, (!is_counted).then_some(slot.identification)))
+    Some(FrameContent::Datagram(flow, (!is_counted).then_some(slot.identification)))
 }
 
 /// The IP flow of a packet, with ports where it is a whole UDP datagram.

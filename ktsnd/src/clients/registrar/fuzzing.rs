@@ -27,12 +27,12 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::accepting::Caller;
-use super::{Clock, Service, connection};
+use super::{Clock, Registrar, connection};
+use crate::clients::connection::Read;
+use crate::clients::directory::{Directory, Served};
+use crate::clients::later::Later;
 use crate::config::ClientLimits;
 use crate::limits;
-use crate::tenant::connection::Read;
-use crate::tenant::directory::{Directory, Served};
-use crate::tenant::later::Later;
 use crate::worker::{Client, ClientKey, Command, Inbox, queues};
 use helpers::Jobs;
 pub use passed::Passed;
@@ -123,7 +123,7 @@ fn now() -> Instant {
 
 /// A registrar and all that is around it.
 pub struct Driver {
-    service: Service<AnyPort>,
+    service: Registrar<AnyPort>,
     directory: Directory<AnyPort>,
     inbox: Inbox<AnyPort>,
     jobs: Jobs,
@@ -175,7 +175,7 @@ impl Driver {
         let jobs = Jobs::default();
         let clock = Clock { now, cpu_time: || Duration::ZERO };
         *directory.later() = Later::without_threads();
-        let service = Service::new(listener, answers, directory.clone(), Box::new(jobs.clone()), clock)?;
+        let service = Registrar::new(listener, answers, directory.clone(), Box::new(jobs.clone()), clock)?;
         let (clients, processes) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { service, directory, inbox, jobs, clients, offered, processes, shelf, generation: 0 })
     }
@@ -405,7 +405,7 @@ mod tests {
     use ktsn_ring::control::Hello;
     use ktsn_ring::layout::ABI;
 
-    use crate::tenant::examiner::{Job, LINE_MAX};
+    use crate::clients::examiner::{Job, LINE_MAX};
 
     /// A connection that was paused in this turn is not read in it, though it had something to read when the turn began.
     #[test]

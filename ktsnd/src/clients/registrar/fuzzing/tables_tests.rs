@@ -8,9 +8,9 @@ use ktsn_ring::control::{Hello, Register};
 use ktsn_ring::layout::ABI;
 
 use super::*;
-use crate::tenant::answer::{client_tables, code_for, status_of};
-use crate::tenant::following::LOOKS_OF_ONE;
-use crate::tenant::pace::WINDOW;
+use crate::clients::answer::{client_tables, code_for, status_of};
+use crate::clients::following::LOOKS_OF_ONE;
+use crate::clients::pace::WINDOW;
 use crate::worker::StreamInfo;
 
 const LIMITS: Limits =

@@ -11,16 +11,16 @@ use ktsn_ring::control::{self, TXTIME_DEADLINE_MODE};
 use ktsn_ring::{ClockId, StreamCode, StreamStatus, stream_flags};
 use tracing::warn;
 
-use super::{SealState, Service};
+use super::{Registrar, SealState};
+use crate::clients::answer::{code_for, flags_of, judge, link_status_of, status_of};
+use crate::clients::directory::Served;
+use crate::clients::socket::SocketFacts;
+use crate::clients::sys::SockTxtime;
 use crate::limits;
 use crate::stats::count;
-use crate::tenant::answer::{code_for, flags_of, judge, link_status_of, status_of};
-use crate::tenant::directory::Served;
-use crate::tenant::socket::SocketFacts;
-use crate::tenant::sys::SockTxtime;
 use crate::worker::{Command, StreamInfo};
 
-impl<P: Send + 'static> Service<P> {
+impl<P: Send + 'static> Registrar<P> {
     /// Answers a Register; false ends the connection.
     pub(super) fn register(
         &mut self,
@@ -193,14 +193,14 @@ fn with_port(info: &StreamInfo, token: u32, shown: Option<&SocketFacts>) -> Stre
 }
 
 /// Whether a socket's transmit times are deadlines: by the SO_TXTIME that was granted here, else by the kernel's.
-fn is_deadline(flags: u16, kernels: SockTxtime) -> bool {
-    let flags = stream_flags::recalled(flags).map_or(kernels.flags, u32::from);
+fn is_deadline(flags: u16, in_kernel: SockTxtime) -> bool {
+    let flags = stream_flags::recalled(flags).map_or(in_kernel.flags, u32::from);
     flags & u32::from(TXTIME_DEADLINE_MODE) != 0
 }
 
 /// Whether a socket's transmit times are CLOCK_TAI's.
-fn is_on_tai(flags: u16, kernels: SockTxtime) -> bool {
-    stream_flags::recalled(flags).is_some() || kernels.clock == u32::from(ClockId::Tai.id())
+fn is_on_tai(flags: u16, in_kernel: SockTxtime) -> bool {
+    stream_flags::recalled(flags).is_some() || in_kernel.clock == u32::from(ClockId::Tai.id())
 }
 
 #[cfg(test)]

@@ -154,12 +154,12 @@ impl Requests {
 
 /// A handle on the registrar thread.
 #[derive(Debug)]
-pub struct Registrar {
+pub struct RegistrarHandle {
     requests: Arc<Requests>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Registrar {
+impl RegistrarHandle {
     /// Listens at `path` and begins to serve what is in `directory`.
     ///
     /// # Errors
@@ -181,7 +181,8 @@ impl Registrar {
         let listener = connection::listen_at(path).map_err(failed)?;
         let answers = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
         let helpers = Box::new(Threads::new(examine, answers.clone()));
-        let mut service = Service::new(listener, answers, directory, helpers, Clock::REAL).map_err(failed)?;
+        let mut service =
+            Registrar::new(listener, answers, directory, helpers, Clock::REAL).map_err(failed)?;
         let requests = service.requests.clone();
         let thread = std::thread::Builder::new()
             .name("ktsn-registrar".into())
@@ -203,7 +204,7 @@ impl Registrar {
     }
 }
 
-impl Drop for Registrar {
+impl Drop for RegistrarHandle {
     fn drop(&mut self) {
         self.requests.stop.store(true, SeqCst);
         self.requests.wake();
@@ -214,7 +215,7 @@ impl Drop for Registrar {
 }
 
 /// The registrar without its thread: [`Self::attend`] is one turn of it.
-pub(super) struct Service<P> {
+pub(super) struct Registrar<P> {
     epoll: OwnedFd,
     listener: OwnedFd,
     requests: Arc<Requests>,
@@ -242,7 +243,7 @@ pub(super) struct Service<P> {
     buffer: Box<[u8]>,
 }
 
-impl<P: Send + 'static> Service<P> {
+impl<P: Send + 'static> Registrar<P> {
     /// A registrar that serves what is in `directory`; `answers` is readable when a helper has an answer.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 //! and the worker needs it no more ([`Command::Settle`]). Until then the program's close waits.
 //!
 //! [`Command::Settle`]: crate::worker::Command::Settle
-//! [`KeptSockets`]: crate::tenant::kept::KeptSockets
+//! [`KeptSockets`]: crate::clients::kept::KeptSockets
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 use ktsn_ring::control::{self, Message};
 use ktsn_ring::stream_flags;
 
-use super::Service;
-use crate::tenant::connection::Received;
-use crate::tenant::kept::KeptSocket;
-use crate::tenant::socket::{SocketFacts, facts_without_lock};
+use super::Registrar;
+use crate::clients::connection::Received;
+use crate::clients::kept::KeptSocket;
+use crate::clients::socket::{SocketFacts, facts_without_lock};
 use crate::worker::ClientKey;
 
 /// A second descriptor of the socket that came with a registration, where that allows to keep it.
@@ -28,7 +28,7 @@ pub(super) fn kept_of(message: &Received) -> Option<OwnedFd> {
     (is_kept && is_udp()).then(|| socket.try_clone().ok()).flatten()
 }
 
-impl<P: Send + 'static> Service<P> {
+impl<P: Send + 'static> Registrar<P> {
     /// Keeps a stream's socket in the place of an older one: [`stream_flags::KEPT`], or 0.
     pub(super) fn keep(
         &self,
