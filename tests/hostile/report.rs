@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ktsn_measure::environment::Environment;
 use ktsn_tests::hostile::judge::{
-    Bars, Figures, LEVEL, P50_PERCENT, P99_MORE_NS, SHARE_MORE, micros, p_value,
+    Bars, Figures, LEVEL, ONE_FRAME_NS, P50_PERCENT, P99_MORE_NS, SHARE_MORE, micros, p_value,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ impl Report {
             "environment": self.environment,
             "rule": format!("lost: exact one-sided permutation test over rounds, p > {LEVEL}; void: the 95 % bound of what is lost more > \
                              {SHARE_MORE} in 100,000; p99 <= control + {P99_MORE_NS} \
-                             ns; p50 <= {P50_PERCENT} % of the control's, or that of case computing; both medians over the rounds"),
+                             ns; p50 <= {P50_PERCENT} % of the control's, or that of case computing; where the attacker's frames are due in the same class, the control's + {ONE_FRAME_NS} ns; both medians over the rounds"),
             "cases": self.cells,
         });
         if let Some(directory) = self.output.parent() {

@@ -86,7 +86,7 @@ fn stream(
     }
     let rounds = |sides: &[Side]| sides.iter().map(Side::round).collect::<Vec<Round>>();
     let (before, after) = (rounds(&control), rounds(&attacked));
-    let bars = Bars { p99_more_ns: beside.more_ns, computing_p50_ns };
+    let bars = Bars { p50_more_ns: beside.p50_more_ns, computing_p50_ns };
     let mut worse = worse(&before, &after, &bars);
     worse.extend(spoilt(&before, options.frames));
     let frames = options.frames * u64::from(options.rounds);

@@ -18,7 +18,8 @@
 //!   more than a bar.
 //! * **p50** of the same: at most 1.2 times the control's, or that of a round in which a program without any contact to the daemon
 //!   computes on its CPU, if that is more. A median of less than a microsecond is the time of a few dozen cache lines: whatever runs on
-//!   a CPU between two frames, another tenant's frames or another program, leaves it cold.
+//!   a CPU between two frames, another tenant's frames or another program, leaves it cold. Where the attacker's frames are due in the
+//!   stream's own class, [`ONE_FRAME_NS`] more: the worker serves tenants by turns, and does not interrupt a hand-over.
 
 /// Fewest rounds that the test can say anything with: 1 of 20 ways.
 pub const ROUNDS_MIN: usize = 3;
@@ -35,6 +36,8 @@ pub const P99_MORE_NS: i64 = 50_000;
 /// The most that p50 may be beside a program that only computes, nanoseconds: what a cold way into the kernel takes, three times over.
 /// More shows a machine that is not quiet, or a ktsnd whose cold way is too long: then only the control counts for the others.
 pub const COMPUTING_P50_MAX_NS: i64 = 10_000;
+/// What the hand-over of one frame of the attacker's may take, nanoseconds; 2.9 µs when it was measured.
+pub const ONE_FRAME_NS: i64 = 4_000;
 /// How many times the control's p50 may be, in hundredths.
 pub const P50_PERCENT: i64 = 120;
 
@@ -159,8 +162,8 @@ pub fn void(control: &[Round], attacked: &[Round], frames: u64) -> Option<String
 /// What may be worse under attack, besides the losses.
 #[derive(Clone, Copy, Debug)]
 pub struct Bars {
-    /// p99 may be so much more than the control's, nanoseconds.
-    pub p99_more_ns: i64,
+    /// p50 may be so much more than the control's, nanoseconds.
+    pub p50_more_ns: i64,
     /// p50 beside a program that only computes on the worker's CPU, nanoseconds.
     pub computing_p50_ns: i64,
 }
@@ -169,13 +172,14 @@ impl Bars {
     /// The p50 that is allowed beside this control.
     #[must_use]
     pub fn p50(&self, control: &Figures) -> i64 {
-        (control.p50.saturating_mul(P50_PERCENT) / 100).max(self.computing_p50_ns)
+        let by_share = control.p50.saturating_mul(P50_PERCENT) / 100;
+        by_share.max(self.computing_p50_ns).max(control.p50.saturating_add(self.p50_more_ns))
     }
 
     /// The p99 that is allowed beside this control.
     #[must_use]
     pub fn p99(&self, control: &Figures) -> i64 {
-        control.p99.saturating_add(self.p99_more_ns)
+        control.p99.saturating_add(P99_MORE_NS)
     }
 }
 
@@ -221,7 +225,7 @@ pub fn micros(nanos: i64) -> String {
 mod tests {
     use super::*;
 
-    const BARS: Bars = Bars { p99_more_ns: P99_MORE_NS, computing_p50_ns: 0 };
+    const BARS: Bars = Bars { p50_more_ns: 0, computing_p50_ns: 0 };
 
     fn rounds(lost: &[u64], p50: i64, p99: i64) -> Vec<Round> {
         lost.iter().map(|&lost| Round { lost, p50: Some(p50), p99: Some(p99) }).collect()
@@ -290,6 +294,9 @@ mod tests {
             worse(&control, &rounds(&[0, 0, 0], 3600, 20_000), &Bars { computing_p50_ns: 1, ..BARS })
                 .is_empty()
         );
+        let same_class = Bars { p50_more_ns: ONE_FRAME_NS, ..BARS };
+        assert!(worse(&control, &rounds(&[0, 0, 0], 7000, 20_000), &same_class).is_empty());
+        assert_eq!(worse(&control, &rounds(&[0, 0, 0], 7001, 20_000), &same_class).len(), 1);
         let none = [Round { lost: 100, p50: None, p99: None }; 3];
         assert_eq!(worse(&control, &none, &BARS).len(), 3);
     }
