@@ -22,6 +22,9 @@ import (
 	"ktsn.io/ktsn/k8s/internal/kube/kinds"
 )
 
+// A fake client's watch holds so many events for a reader that is behind; it panics at one more.
+func init() { watch.DefaultChanSize = 10_000 }
+
 type api struct{ clients kubernetes.Interface }
 
 // Of is the API that asks these clients.
