@@ -36,7 +36,7 @@ pub const P99_MORE_NS: i64 = 50_000;
 /// The most that p50 may be beside a program that only computes, nanoseconds: what a cold way into the kernel takes, three times over.
 /// More shows a machine that is not quiet, or a ktsnd whose cold way is too long: then only the control counts for the others.
 pub const COMPUTING_P50_MAX_NS: i64 = 10_000;
-/// What the hand-over of one frame of the attacker's may take, nanoseconds; 2.9 µs when it was measured.
+/// What the hand-over of one frame of the attacker's may take, nanoseconds. It took some 3 µs: 6,900 frames in 56 % of 35 ms.
 pub const ONE_FRAME_NS: i64 = 4_000;
 /// How many times the control's p50 may be, in hundredths.
 pub const P50_PERCENT: i64 = 120;
