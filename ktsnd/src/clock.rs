@@ -235,7 +235,7 @@ mod tests {
     use std::cell::RefCell;
 
     /// A source and a wait that follow a script: `g` good, `b` bad; while the watcher waits `s` the clock is set, `l` a leap second
-    /// comes, `t` somebody sets TAI - UTC.
+    /// comes, `t` TAI - UTC is set.
     fn follow(script: &str) -> (Vec<bool>, ClockView) {
         let (known, changes) = (Known::default(), RefCell::new(Vec::new()));
         let letters = RefCell::new(script.chars().peekable());

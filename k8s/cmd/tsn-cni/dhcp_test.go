@@ -62,7 +62,7 @@ func (l *lessor) serve(t *testing.T, node, device string, address net.IP) {
 			for ctx.Err() == nil {
 				socket, err := config.ListenPacket(ctx, "udp4", ":67")
 				if err != nil {
-					time.Sleep(time.Millisecond)
+					time.Sleep(time.Millisecond) // the interface is not there yet
 					continue
 				}
 				context.AfterFunc(ctx, func() { socket.Close() })

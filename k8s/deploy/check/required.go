@@ -77,7 +77,7 @@ func podSpec(spec corev1.PodSpec) error {
 	return nil
 }
 
-// goMemory: where Go is told of a limit, that is at most 90 % of the container's. Go's limit is written with the units of Go: B, KiB, MiB, GiB.
+// goMemory checks GOMEMLIMIT, where a container has it: at most 90 % of the container's memory limit. Its units are B, KiB, MiB and GiB.
 func goMemory(container corev1.Container) error {
 	for _, variable := range container.Env {
 		if variable.Name != "GOMEMLIMIT" {

@@ -62,7 +62,7 @@ type space struct {
 	isMoved bool           // an object that is there no more, or has changed, since it is over
 }
 
-// NewShares makes an account of objects of one kind. `trim` takes from an object what nobody reads; it may come to the same object twice.
+// NewShares makes an account of objects of one kind. `trim` removes the fields that the program does not read; an object may be trimmed twice.
 // `changed` is called, without a lock, when a namespace gets beyond the bound.
 func NewShares(bound Bound, trim func(runtime.Object), changed func(namespace, reason string)) *Shares {
 	return &Shares{bound: bound, trim: trim, changed: changed, spaces: map[string]*space{}}

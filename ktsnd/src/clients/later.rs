@@ -136,7 +136,7 @@ fn give_up_capabilities() -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Sends what is due, until the lane ends or the thread was left behind.
+/// Sends due datagrams until the lane ends or another thread takes the lane over.
 fn run(shared: &Shared, state: &ThreadState, send: SendOne) {
     state.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
     if let Err(error) = give_up_capabilities() {
@@ -283,7 +283,7 @@ impl Later {
         self.lanes.values().map(|lane| lane.shared.lock().len()).sum()
     }
 
-    /// Whether no datagram waits: then nobody needs a look at the lanes.
+    /// True when no datagram waits: the lanes need no look.
     pub(super) fn is_empty(&self) -> bool {
         self.all_octets.load(Relaxed) == 0
     }
@@ -362,7 +362,7 @@ impl Later {
             let is_over = queue.is_empty();
             drop(queue);
             if is_over {
-                // It starts anew with the next datagram. A thread that is blocked goes on counting.
+                // The next datagram starts the lane again. A blocked thread still counts.
                 lane.end();
                 if let Some(thread) = lane.thread.take().filter(|thread| thread.state.at.load(SeqCst) != 0) {
                     self.hangs.add(*netns_cookie, thread.state.is_over.clone());

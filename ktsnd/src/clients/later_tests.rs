@@ -161,7 +161,7 @@ fn an_earlier_error_of_the_socket_drops_nothing() {
     let (mut later, receiver) = (Later::new(), receiver());
     let name = name_of(receiver.local_addr().unwrap());
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    // Nobody listens there: the next send of the socket is refused.
+    // No socket listens at this address: the next send is refused.
     let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     socket.connect(closed).unwrap();
     socket.send(b"refused").unwrap();

@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(queue.all_octets.load(Relaxed), 0);
     }
 
-    /// Each clock has its own order, and what is due at the same time leaves in the order of the calls.
+    /// Each clock has its own order. Datagrams with one transmit time leave in the order of the calls.
     #[test]
     fn a_datagram_is_due_by_its_own_clock() {
         let mut queue = Queue::default();

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::beside::Beside;
 use crate::log_limit::LogLimit;
-use crate::tables::error::TablesError;
+use crate::tables::error::{TablesError, netlink_error};
 use crate::tables::kernel::device::namespace_number;
 use crate::tables::kernel::namespace::Identity;
 use crate::tables::kernel::netlink::Hints;
@@ -54,8 +54,7 @@ impl Pod {
     /// A namespace that was read just now.
     pub(super) fn new(opened: Opened) -> Result<Self, TablesError> {
         let Opened { entered, snapshot, cost } = opened;
-        let beside = Beside::new(entered.beside, &snapshot)
-            .map_err(|source| TablesError::Netlink { what: "socket", source })?;
+        let beside = Beside::new(entered.beside, &snapshot).map_err(netlink_error("socket"))?;
         Ok(Self {
             beside,
             space: Space::new(entered.netlink, snapshot)?,

@@ -21,7 +21,7 @@ use super::{attachment, given};
 use crate::config::VxlanPeer;
 use crate::log_limit::LogLimit;
 use crate::policy::{Restriction, Rule};
-use crate::tables::error::TablesError;
+use crate::tables::error::{TablesError, netlink_error};
 use crate::tables::kernel::namespace::Identity;
 use crate::tables::kernel::netlink::Netlink;
 use crate::tables::kernel::reader::{Opened, Read};
@@ -98,7 +98,7 @@ pub(crate) struct TablesState {
 
 impl TablesState {
     pub(crate) fn new(report: Box<dyn Fn(Event) + Send>) -> Result<Self, TablesError> {
-        let netlink = Netlink::open().map_err(|source| TablesError::Netlink { what: "socket", source })?;
+        let netlink = Netlink::open().map_err(netlink_error("socket"))?;
         let host = Space::own(netlink)?;
         let watch = Watch::new().map_err(|error| {
             report(Event::Warning(format!("inotify: {error}; removed namespaces are noticed within 250 ms")));

@@ -24,7 +24,7 @@ use super::netlink::{Bounds, Hints, Netlink};
 use super::pod_filter::PodFilter;
 use super::snapshot::Snapshot;
 use super::space::dump;
-use crate::tables::error::TablesError;
+use crate::tables::error::{TablesError, netlink_error};
 
 /// Entries of each kind that are looked at: links, addresses, routes and neighbours of each family. As many as tables hold.
 const ENTRIES_MAX: usize = ktsn_resolve::limits::ROUTES_MAX;
@@ -113,9 +113,9 @@ fn read_here(
     before: Option<(&Snapshot, &BTreeSet<IpAddr>)>,
     hints: Hints,
 ) -> Result<Snapshot, TablesError> {
-    let failed = |source| TablesError::Netlink { what: "socket", source };
+    let failed = netlink_error("socket");
     let mut netlink = Netlink::open_unsubscribed().map_err(failed)?;
-    // The node's own namespace is nobody's attack.
+    // The node's own namespace needs no bounds.
     if Identity::of(Path::new("/proc/self/ns/net")).ok() != Some(identity) {
         let until = Instant::now() + TIME_MAX;
         netlink.bounds = Some(Bounds { entries_max: ENTRIES_MAX, octets_max: OCTETS_MAX, until });

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::ends::End;
 use super::netlink::{Hints, Listener, Netlink};
 use super::snapshot::{Snapshot, use_neighbour};
-use crate::tables::error::TablesError;
+use crate::tables::error::{TablesError, netlink_error};
 
 /// One namespace as long as it is held.
 pub(crate) struct Space {
@@ -44,8 +44,7 @@ impl Space {
     /// The namespace that the socket hears of, as it was after the socket had been opened.
     pub(crate) fn new(netlink: Netlink, snapshot: Snapshot) -> Result<Self, TablesError> {
         let snapshot = Arc::new(snapshot);
-        let socket =
-            Listener::new(netlink).map_err(|source| TablesError::Netlink { what: "socket", source })?;
+        let socket = Listener::new(netlink).map_err(netlink_error("socket"))?;
         let (is_own, is_unsure) = (false, false);
         Ok(Self { socket, snapshot, revision: 0, answers: 1, learnt: BTreeSet::new(), is_unsure, is_own })
     }
@@ -103,7 +102,7 @@ impl Space {
         for end in ends {
             if !snapshot.ends.has(&end) && snapshot.must_ask(end.vtep) {
                 let answered = snapshot.ends.ask(&mut self.socket.netlink, end);
-                answered.map_err(|source| TablesError::Netlink { what: "routes", source })?;
+                answered.map_err(netlink_error("routes"))?;
                 asked = true;
             }
         }
@@ -131,7 +130,7 @@ pub(super) fn dump(
     }
     if hints.layout {
         let asked = next.ends.ask_again(netlink);
-        asked.map_err(|source| TablesError::Netlink { what: "routes", source })?;
+        asked.map_err(netlink_error("routes"))?;
     }
     if hints.layout || hints.neighbours {
         next.take_neighbours(netlink)?;
