@@ -12,7 +12,9 @@
 pub mod analysis;
 pub mod draw;
 
+mod admin;
 mod fault;
+mod format;
 pub mod limits;
 mod read;
 mod schedule;
@@ -22,7 +24,8 @@ pub mod units;
 mod write;
 
 pub use fault::{Fault, Faults, Position, Remark};
-pub use schedule::{Format, Schedule, Taprio};
+pub use format::Format;
+pub use schedule::{Schedule, Taprio};
 
 /// Reads a schedule.
 ///

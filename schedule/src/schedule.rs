@@ -4,44 +4,11 @@
 use ktsn_model::{AdminPort, PriorityMap, TrafficClass};
 use ktsn_time::Nanos;
 
-use crate::fault::{Fault, Position};
-use crate::read::admin_faults;
-use crate::taprio::{self, Clock};
+pub(crate) const CLOCK_EXPECTED: &str = "CLOCK_TAI: gate schedules run on TAI";
+pub(crate) const CLOCK_RULE: &str = "802.1Q-2022 8.6.9.4";
 
 /// The keys of `class-names`.
 pub(crate) const CLASSES: [&str; TrafficClass::COUNT] = ["0", "1", "2", "3", "4", "5", "6", "7"];
-
-/// How a schedule is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
-    /// Found from the text: `{` is JSON; a `tc` command, also behind a prompt or among others, is taprio; anything else YAML.
-    #[default]
-    Auto,
-    /// YAML 1.2 without anchors, tags and second documents.
-    Yaml,
-    /// JSON (RFC 8259), values as RFC 7951 writes YANG: numbers may stand in strings.
-    Json,
-    /// One `tc qdisc add|replace|change dev … taprio …` command, alone or among others.
-    Taprio,
-}
-
-impl Format {
-    /// The format itself, or for [`Format::Auto`] the one that the text looks like.
-    #[must_use]
-    pub fn of(self, text: &str) -> Self {
-        if self != Self::Auto {
-            return self;
-        }
-        let text = text.trim_start_matches('\u{feff}');
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        match lines.next() {
-            Some(line) if line.starts_with('{') => Self::Json,
-            _ if text.lines().any(|line| line.starts_with("gate-parameter-table")) => Self::Yaml,
-            _ if crate::taprio::has_command(text) => Self::Taprio,
-            _ => Self::Yaml,
-        }
-    }
-}
 
 /// A gate schedule of one port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,25 +79,44 @@ impl Default for Taprio {
     }
 }
 
-impl Schedule {
-    /// What tc and Linux take, and KTSN does not execute: other clocks than TAI, and times beyond the limits of [`AdminPort`]. Empty for what
-    /// YAML or JSON said.
+/// The clocks that tc and Linux take. Gate schedules of 802.1Q run on TAI: KTSN executes no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// CLOCK_TAI.
+    Tai,
+    /// CLOCK_REALTIME.
+    Realtime,
+    /// CLOCK_MONOTONIC.
+    Monotonic,
+    /// CLOCK_BOOTTIME.
+    Boottime,
+}
+
+impl Clock {
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Tai, "CLOCK_TAI"),
+        (Self::Realtime, "CLOCK_REALTIME"),
+        (Self::Monotonic, "CLOCK_MONOTONIC"),
+        (Self::Boottime, "CLOCK_BOOTTIME"),
+    ];
+    pub(crate) const EXPECTED: &'static str =
+        "CLOCK_TAI, or another clock that tc knows (REALTIME, MONOTONIC, BOOTTIME)";
+
+    /// The clock's name, as in clock_gettime(2).
     #[must_use]
-    pub fn limits(&self) -> Vec<Fault> {
-        let mut limits = admin_faults(&self.admin, true, |fault| {
-            let index =
-                fault.entry_index.map(|index| format!("admin-control-list[{index}].")).unwrap_or_default();
-            (Position::NOWHERE, format!("{index}{}", fault.leaf))
-        });
-        if let Some(clock) =
-            self.taprio.as_ref().and_then(|taprio| taprio.clock).filter(|clock| *clock != Clock::Tai)
-        {
-            let (expected, rule) = (taprio::CLOCK_EXPECTED, taprio::CLOCK_RULE);
-            limits.push(Fault::new(Position::NOWHERE, "clockid", clock.word(), expected, rule));
-        }
-        limits
+    pub fn word(self) -> &'static str {
+        Self::ALL.iter().find(|(clock, _)| *clock == self).map_or("", |(_, word)| word)
     }
 
+    /// As tc reads it: in any case, and without `CLOCK_` as well.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let name = text.to_ascii_uppercase();
+        let name = name.strip_prefix("CLOCK_").unwrap_or(&name);
+        Self::ALL.iter().find(|(_, word)| word.strip_prefix("CLOCK_") == Some(name)).map(|(clock, _)| *clock)
+    }
+}
+
+impl Schedule {
     /// Whether some priority leads to the class.
     #[must_use]
     pub fn is_class_used(&self, class: TrafficClass) -> bool {
@@ -144,34 +130,6 @@ impl Schedule {
         match &self.class_names[usize::from(class.get())] {
             Some(name) => format!("{} {name}", class.get()),
             None => class.get().to_string(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_format_is_found_from_the_first_line_that_says_something() {
-        for (text, format) in [
-            ("", Format::Yaml),
-            ("name: tc", Format::Yaml),
-            ("tcp: 1", Format::Yaml),
-            ("# tc\n\n  {", Format::Json),
-            ("\u{feff}{}", Format::Json),
-            ("# comment\ntc qdisc", Format::Taprio),
-            ("tc\tqdisc", Format::Taprio),
-            ("tc \\\n qdisc", Format::Taprio),
-            ("sudo tc qdisc", Format::Taprio),
-            ("user@host:~# tc qdisc replace dev eth0 root taprio", Format::Taprio),
-            ("# tc qdisc replace dev eth0 root taprio", Format::Taprio),
-            ("#!/bin/sh\nip link set eth0 up\ntc qdisc add dev eth0 root taprio", Format::Taprio),
-            ("description: tc qdisc replace dev eth0 root taprio", Format::Yaml),
-            ("# tc qdisc replace root taprio\ngate-parameter-table:", Format::Yaml),
-        ] {
-            assert_eq!(Format::Auto.of(text), format, "{text:?}");
-            assert_eq!(Format::Json.of(text), Format::Json);
         }
     }
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The gate parameter table (802.1Q-2022 12.29.1) of a text.
 
-use ktsn_model::{AdminPort, GateControlEntry, GateFault, GateOperation, GateStates, TrafficClass, Words};
+use ktsn_model::{AdminPort, GateControlEntry, GateOperation, GateStates, TrafficClass, Words};
 use ktsn_time::{Nanos, Tai};
 
 use super::CLASS;
 use super::leaf::{FORMAT, Leaf, join, without_module};
-use crate::fault::{Fault, Position};
+use crate::admin::admin_faults;
+use crate::fault::Position;
 use crate::schedule::Schedule;
-use crate::units::{Number, integer, show_span, span};
+use crate::units::{Number, integer, span};
 
 const TABLE: &str = "802.1Q-2022 12.29.1";
 const LIMIT: &str = "limit of KTSN";
@@ -220,26 +221,4 @@ pub(crate) fn sum(admin: &AdminPort) -> Option<Nanos> {
     }
     let sum: i128 = admin.control_list.iter().map(|entry| i128::from(entry.interval.get())).sum();
     i64::try_from(sum).ok().map(Nanos::new)
-}
-
-/// The model's faults, each where `place` says. Rules about values that could not be read are left out.
-pub(crate) fn admin_faults(
-    admin: &AdminPort,
-    is_cycle_time_known: bool,
-    place: impl Fn(&GateFault) -> (Position, String),
-) -> Vec<Fault> {
-    let count = admin.control_list.len();
-    let mut faults = Vec::new();
-    for fault in admin.faults() {
-        if fault.leaf == "admin-cycle-time" && !is_cycle_time_known {
-            continue;
-        }
-        let value = match fault.leaf {
-            "admin-control-list" => format!("{count} entries"),
-            _ => i64::try_from(fault.value).map_or_else(|_| format!("{} ns", fault.value), show_span),
-        };
-        let (at, path) = place(&fault);
-        faults.push(Fault::new(at, path, value, fault.expected, fault.rule));
-    }
-    faults
 }

@@ -10,13 +10,11 @@ use ktsn_time::Nanos;
 
 use crate::fault::{Fault, Position, syntax};
 use crate::limits::{DESCRIPTION_CHARS_MAX, NAME_CHARS_MAX};
-use crate::schedule::{CLASSES, Schedule, Taprio};
-use crate::taprio::{self, Clock};
+use crate::schedule::{CLASSES, CLOCK_EXPECTED, CLOCK_RULE, Clock, Schedule, Taprio};
+use crate::taprio;
 use crate::tree::{self, Node};
 use crate::units::{self, Number};
 use leaf::{FORMAT, Fields, Found, Leaf};
-
-pub(crate) use gates::admin_faults;
 
 /// The leaves of a schedule.
 const LEAVES: &[&str] = &[
@@ -123,7 +121,7 @@ fn read_taprio(leaf: Leaf<'_>) -> Option<Taprio> {
     let clock = fields.get("clockid");
     if let Some(clock) = &clock {
         let is_clock = |text: &str| (text == Clock::Tai.word()).then_some(());
-        clock.word(is_clock, taprio::CLOCK_EXPECTED, taprio::CLOCK_RULE);
+        clock.word(is_clock, CLOCK_EXPECTED, CLOCK_RULE);
     }
     // Numbers are written with units here, other than in a command.
     let number = |name, number: Number| fields.get(name)?.number(&Number { parse: units::span, ..number });

@@ -10,6 +10,7 @@ mod needs;
 mod numbers;
 mod place;
 mod read;
+mod reader;
 mod rules;
 mod script;
 mod write;
@@ -20,6 +21,7 @@ use crate::fault::{Fault, Position};
 use crate::schedule::{Schedule, Taprio};
 use crate::units::{Number, integer};
 
+pub use crate::schedule::Clock;
 pub use needs::needs;
 pub(crate) use place::check_stab;
 pub(crate) use read::read;
@@ -28,8 +30,6 @@ pub(crate) use write::write;
 
 /// The name of these rules.
 pub(crate) const RULE: &str = "tc-taprio(8)";
-pub(crate) const CLOCK_EXPECTED: &str = "CLOCK_TAI: gate schedules run on TAI";
-pub(crate) const CLOCK_RULE: &str = "802.1Q-2022 8.6.9.4";
 pub(crate) const QUEUES_EXPECTED: &str = "COUNT@OFFSET, COUNT from 1";
 pub(crate) const DEVICE_EXPECTED: &str = "the name of a device: 1 to 15 characters without blank and /";
 pub(crate) const HANDLE_EXPECTED: &str = "a handle: 1 to ffff, and a colon";
@@ -64,43 +64,6 @@ pub(crate) const FLAGS: Number =
     Number::new(integer, 0, 2, "0x0, 0x1 (txtime-assist) or 0x2 (full offload)", RULE);
 pub(crate) const TXTIME_DELAY: Number =
     Number::new(integer, 0, u32::MAX as i128, "nanoseconds, 0 to 4294967295", RULE);
-
-/// The clocks that tc and Linux take. Gate schedules of 802.1Q run on TAI: KTSN executes no other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
-    /// CLOCK_TAI.
-    Tai,
-    /// CLOCK_REALTIME.
-    Realtime,
-    /// CLOCK_MONOTONIC.
-    Monotonic,
-    /// CLOCK_BOOTTIME.
-    Boottime,
-}
-
-impl Clock {
-    const ALL: [(Self, &'static str); 4] = [
-        (Self::Tai, "CLOCK_TAI"),
-        (Self::Realtime, "CLOCK_REALTIME"),
-        (Self::Monotonic, "CLOCK_MONOTONIC"),
-        (Self::Boottime, "CLOCK_BOOTTIME"),
-    ];
-    const EXPECTED: &'static str =
-        "CLOCK_TAI, or another clock that tc knows (REALTIME, MONOTONIC, BOOTTIME)";
-
-    /// The clock's name, as in clock_gettime(2).
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        Self::ALL.iter().find(|(clock, _)| *clock == self).map_or("", |(_, word)| word)
-    }
-
-    /// As tc reads it: in any case, and without `CLOCK_` as well.
-    fn read(text: &str) -> Option<Self> {
-        let name = text.to_ascii_uppercase();
-        let name = name.strip_prefix("CLOCK_").unwrap_or(&name);
-        Self::ALL.iter().find(|(_, word)| word.strip_prefix("CLOCK_") == Some(name)).map(|(clock, _)| *clock)
-    }
-}
 
 /// Whether a network device can have this name: what a shell hands on as it is, or `$NAME`, which people write for a device.
 pub(crate) fn is_device(text: &str) -> bool {

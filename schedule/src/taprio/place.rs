@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::numbers::{signed, unsigned};
-use super::read::Reader;
+use super::reader::Reader;
 use super::{DEVICE_EXPECTED, HANDLE_EXPECTED, PARENT_EXPECTED, is_device, normal_handle};
 use crate::fault::Position;
 

@@ -4,20 +4,17 @@
 //! In: text. Out: the schedule and remarks, or faults. tc's own steps: a list ends at the first word that is no part of it, of an option that
 //! stands twice the last counts, or the second is refused. Then Linux' rules, without those about the device ([`super::needs`]).
 
-use std::borrow::Cow;
-
 use ktsn_model::{GateControlEntry, GateOperation, GateStates, PriorityMap};
 use ktsn_time::{Nanos, Tai};
 
 use super::numbers::{signed, unsigned};
+use super::reader::{LIST_MAX, Reader};
 use super::script::{self, Word};
-use super::{COMMENT, Clock, OPTIONS, QUEUES_EXPECTED, RULE, message_octets, rules};
+use super::{COMMENT, OPTIONS, QUEUES_EXPECTED, message_octets, rules};
 use crate::fault::{Fault, Position, Remark};
 use crate::read::about;
-use crate::schedule::{Schedule, Taprio};
+use crate::schedule::{Clock, Schedule, Taprio};
 
-/// tc's own limit of classes and of the lists about them.
-pub(super) const LIST_MAX: usize = 16;
 const U32: u64 = u32::MAX as u64;
 
 /// Reads the one taprio command of a text.
@@ -65,75 +62,7 @@ fn comments(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-pub(super) struct Reader<'a> {
-    words: Vec<Word<'a>>,
-    pub(super) next: usize,
-    /// Where the word taken last stands: where something is missing.
-    pub(super) last: Position,
-    pub(super) faults: Vec<Fault>,
-    remarks: Vec<Remark>,
-    /// The list that ended last, and what its words are: the next word may be meant for it.
-    list: Option<(&'static str, &'static str)>,
-    /// Where tc stopped reading: the option, and the value that is no number.
-    ended: Option<(Position, String, String)>,
-    /// Options that were read, with their places.
-    pub(super) seen: Vec<(&'static str, Position)>,
-    /// Where each entry's interval stands.
-    pub(super) entries: Vec<Position>,
-    pub(super) base_time: i64,
-    pub(super) cycle_time: i64,
-    pub(super) extension: i64,
-    pub(super) schedule: Schedule,
-    pub(super) taprio: Taprio,
-    pub(super) map: [u8; LIST_MAX],
-    pub(super) max_sdu: Vec<u32>,
-}
-
-impl<'a> Reader<'a> {
-    pub(super) fn fault(
-        &mut self,
-        at: Position,
-        path: &str,
-        value: impl std::fmt::Display,
-        expected: impl Into<String>,
-    ) {
-        self.faults.push(Fault::new(at, path, value, expected, RULE));
-    }
-
-    pub(super) fn remark(&mut self, at: Position, text: String) {
-        self.remarks.push(Remark { at, text });
-    }
-
-    pub(super) fn take(&mut self) -> Option<Word<'a>> {
-        let word = self.words.get(self.next)?.clone();
-        self.next += 1;
-        self.last = word.at;
-        Some(word)
-    }
-
-    pub(super) fn peek_text(&self) -> Option<Cow<'a, str>> {
-        self.words.get(self.next).map(|word| word.text.clone())
-    }
-
-    /// The value of an option, or a fault that it is missing.
-    pub(super) fn value(&mut self, path: &str, expected: &str) -> Option<Word<'a>> {
-        let word = self.take();
-        if word.is_none() {
-            let at = self.last;
-            self.fault(at, path, "the command's end", expected);
-        }
-        word
-    }
-
-    pub(super) fn is_seen(&self, option: &str) -> bool {
-        self.seen.iter().any(|(seen, _)| *seen == option)
-    }
-
-    pub(super) fn place_of(&self, option: &str) -> Position {
-        let seen = self.seen.iter().rev().find(|(seen, _)| *seen == option);
-        seen.map_or(self.last, |(_, at)| *at)
-    }
-
+impl Reader<'_> {
     fn options(&mut self) {
         while let Some(word) = self.take() {
             let Some(option) = OPTIONS.into_iter().find(|option| *option == word.text) else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rules of sch_taprio about a command as a whole, without those about the device.
 
-use super::read::Reader;
+use super::reader::Reader;
 use super::{CYCLE_NANOS_MAX, refusals};
 use crate::fault::Position;
 use crate::limits::FAULTS_MAX;
