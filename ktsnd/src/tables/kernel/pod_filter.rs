@@ -5,6 +5,7 @@
 //! lists them. Out: [`PodFilter`]: which UDP datagrams without a mark a rule may drop, change or lead elsewhere. On doubt a rule may.
 //! Reads only.
 
+mod extension;
 pub(crate) mod fuzzing;
 mod nft;
 mod older;

@@ -6,14 +6,12 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ktsn_model::IpPrefix;
 use rtnetlink::packet_core::{NLA_HEADER_SIZE as ATTRIBUTE_HEADER_OCTETS, NlaBuffer};
 use rustix::net::{Protocol, netlink};
 
-use super::older::{Test, changes, test};
-use super::scope::{DeviceName, Reach, Scope};
+use super::extension::{Test, changes, test};
+use super::scope::{DeviceName, Reach, Scope, leading_bits, prefix};
 use super::walk::{Action, Chains, Found, Step};
 use crate::policy::{GROUP_NFTABLES, changes_rules};
 use crate::tables::kernel::netlink::{Hints, Netlink};
@@ -438,27 +436,6 @@ impl<'a> Reading<'a> {
             Test::Perhaps => self.is_certain = false,
         }
     }
-}
-
-/// How many bits at its beginning a mask sets, where all others are clear.
-pub(super) fn leading_bits(mask: &[u8], octets: usize) -> Option<u8> {
-    let mask = mask.get(..octets)?;
-    let leading: u32 = mask.iter().map(|octet| octet.leading_ones()).take_while(|ones| *ones == 8).sum();
-    let last = mask.get(leading as usize / 8).map_or(0, |octet| octet.leading_ones());
-    let set: u32 = mask.iter().map(|octet| octet.count_ones()).sum();
-    u8::try_from(leading + last).ok().filter(|bits| u32::from(*bits) == set)
-}
-
-/// The prefix of these octets and this length.
-pub(super) fn prefix(is_v4: bool, octets: &[u8], bits: u8) -> Option<IpPrefix> {
-    let mut all = [0; 16];
-    all.get_mut(..octets.len())?.copy_from_slice(octets);
-    let address = if is_v4 {
-        IpAddr::V4(Ipv4Addr::from(*all.first_chunk::<4>()?))
-    } else {
-        IpAddr::V6(Ipv6Addr::from(all))
-    };
-    IpPrefix::covering(address, bits).ok()
 }
 
 fn meta(key: Option<u32>) -> Option<Loaded> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rules of the older iptables (linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h), and what the two iptables share.
+//! The rules of the older iptables (linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h).
 //!
 //! In: the tables that a namespace has, as the kernel hands them out. Out: chains of steps, and where the hooks enter them.
 
@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt as _;
 
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto};
 
-use super::nft::{leading_bits, prefix};
-use super::scope::{DeviceName, Reach, Scope};
+use super::extension::{Test, changes, half, test, word};
+use super::scope::{DeviceName, Reach, Scope, leading_bits, prefix};
 use super::walk::{Action, Chains, Found, Step};
 use crate::sys;
 
@@ -42,57 +42,6 @@ const TABLE_OCTETS_MAX: usize = 8 << 20;
 const NAMES_OCTETS_MAX: usize = 512;
 /// How often a table that changes meanwhile is read.
 const TRIES: u32 = 5;
-
-/// What a test of iptables says of a datagram without a mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Test {
-    Always,
-    Never,
-    Perhaps,
-}
-
-/// A test by its name and its parameters.
-pub(super) fn test(name: &[u8], revision: u32, info: &[u8]) -> Test {
-    /// RTN_LOCAL as a bit, and XT_ADDRTYPE_INVERT_DEST.
-    const LOCAL: u16 = 1 << 2;
-    const IS_INVERTED: u8 = 2;
-    match name {
-        b"comment" => Test::Always,
-        b"mark" => match (word(info, 0), word(info, 4), info.get(8)) {
-            (Some(mark), Some(_), Some(inverted)) if (mark == 0) != (*inverted != 0) => Test::Always,
-            (Some(_), Some(_), Some(_)) => Test::Never,
-            _ => Test::Perhaps,
-        },
-        // No datagram to an address of the namespace is taken.
-        b"addrtype"
-            if revision == 1
-                && half(info, 2) == Some(LOCAL)
-                && info.get(4).is_some_and(|of| of & IS_INVERTED == 0) =>
-        {
-            Test::Never
-        }
-        _ => Test::Perhaps,
-    }
-}
-
-/// Whether a target changes datagrams of UDP, drops them, or may.
-pub(super) fn changes(target: &[u8]) -> bool {
-    const OTHERS: [&[u8]; 12] = [
-        b"AUDIT",
-        b"CHECKSUM",
-        b"CONNSECMARK",
-        b"CT",
-        b"IDLETIMER",
-        b"LED",
-        b"LOG",
-        b"NFLOG",
-        b"NOTRACK",
-        b"RATEEST",
-        b"SECMARK",
-        b"TRACE",
-    ];
-    !OTHERS.contains(&target)
-}
 
 /// The list of a namespace's older tables. Nothing announces that it changes.
 #[derive(Debug)]
@@ -365,14 +314,6 @@ fn scope(family: &Family, entry: &[u8]) -> Option<Scope> {
 fn name(octets: &[u8]) -> &[u8] {
     let name = octets.get(2..HEADER_OCTETS - 1).unwrap_or_default();
     name.split(|octet| *octet == 0).next().unwrap_or_default()
-}
-
-fn half(octets: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(octets.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn word(octets: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(octets.get(at..at + 4)?.try_into().ok()?))
 }
 
 #[cfg(test)]

@@ -122,3 +122,24 @@ impl Scope {
         })
     }
 }
+
+/// How many bits at its beginning a mask sets, where all others are clear.
+pub(super) fn leading_bits(mask: &[u8], octets: usize) -> Option<u8> {
+    let mask = mask.get(..octets)?;
+    let leading: u32 = mask.iter().map(|octet| octet.leading_ones()).take_while(|ones| *ones == 8).sum();
+    let last = mask.get(leading as usize / 8).map_or(0, |octet| octet.leading_ones());
+    let set: u32 = mask.iter().map(|octet| octet.count_ones()).sum();
+    u8::try_from(leading + last).ok().filter(|bits| u32::from(*bits) == set)
+}
+
+/// The prefix of these octets and this length.
+pub(super) fn prefix(is_v4: bool, octets: &[u8], bits: u8) -> Option<IpPrefix> {
+    let mut all = [0; 16];
+    all.get_mut(..octets.len())?.copy_from_slice(octets);
+    let address = if is_v4 {
+        IpAddr::V4(Ipv4Addr::from(*all.first_chunk::<4>()?))
+    } else {
+        IpAddr::V6(Ipv6Addr::from(all))
+    };
+    IpPrefix::covering(address, bits).ok()
+}
