@@ -9,15 +9,14 @@
 //!  there:  CPU 1: the remote host's end (FIFO; far.rs)
 //! ```
 
-use super::datapath::{Near, PASSES_MAX, has_trial};
+use super::carried::{Carried, FOLLOWING, LINGER, SAMPLE, What, placed};
 use super::endpoint::Endpoint;
 use super::far::{Ended, FACTS, LATE_MAX, Question, SAMPLES, over_at};
 use super::frame::{self, Kind, PAYLOAD_OCTETS};
 use super::guest::Guest;
 use super::guest_run::{self, ANSWER_WITHIN, traffic_time};
 use super::host::{Sample, cpu_time_of, own_thread, threads_of};
-use super::judge::FOLLOWING;
-use super::one_run::{Carried, LINGER, SAMPLE, What, placed};
+use super::near::{Near, PASSES_MAX, has_trial};
 use super::path::{Direction, Path};
 use super::task::{Answer, Task};
 use super::traffic::{self, Order, Receiving, Sending, SentFrame};

@@ -9,6 +9,7 @@ use super::bed::{Bed, FAR, TAP, UPLINK};
 use super::endpoint::{Endpoint, Packet, Tap};
 use super::frame::{self, GUEST_MAC, Kind, REMOTE_MAC, text};
 use super::guest::{Guest, Guests, Wire};
+use super::near::{Near, PASSES_MAX, has_trial};
 use super::path::{Direction, Path};
 use super::switch::{self, Port};
 use super::{bridge, macvtap, xdp};
@@ -26,8 +27,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const BRIDGE: &str = "br0";
-/// Longest wait for the first frame of a direction.
-pub(super) const PASSES_MAX: Duration = Duration::from_secs(10);
 const TRY_AGAIN: Duration = Duration::from_millis(5);
 const TRIES_A_FRAME: u32 = 10;
 
@@ -53,14 +52,6 @@ pub(super) enum With<'a> {
     StandIn,
     /// A guest, with the programs that it gets.
     Guest(&'a Guests, &'a Tools),
-}
-
-/// What is on the virtual machine's side.
-pub(super) enum Near {
-    /// The stand-in's end.
-    StandIn(Endpoint),
-    /// A guest.
-    Guest(Guest),
 }
 
 impl With<'_> {
@@ -341,19 +332,6 @@ impl Datapath {
 
 /// Frames that the programs of tap + XDP left to the bridge; these are not lost.
 pub(super) const SLOW_PATH: &str = "xdp_slow_path";
-
-/// Takes what has arrived; whether a trial was among it.
-///
-/// # Errors
-/// The end's.
-pub(super) fn has_trial(end: &mut Endpoint) -> Result<bool, LabError> {
-    let mut arrived = false;
-    let each = &mut |octets: &[u8], _| {
-        arrived |= frame::read(octets).is_some_and(|(kind, _)| kind == Kind::Trial);
-    };
-    while end.poll(each).map_err(LabError::system("receive"))? > 0 {}
-    Ok(arrived)
-}
 
 /// The place of a path, with the remote host's end.
 fn place(path: Path, there: Option<&There>) -> Result<(Bed, Option<Endpoint>), LabError> {

@@ -5,11 +5,11 @@
 //! on `far0`, a macvlan on the device that leads to the first host; a run is a thread with the same code as on one machine.
 
 use super::bed::{Bed, FAR, RemoteBed, drops_of};
-use super::datapath::has_trial;
+use super::carried::{SAMPLE, placed};
 use super::endpoint::{Endpoint, Packet};
 use super::frame::{self, Kind, PAYLOAD_OCTETS};
 use super::host::{Sample, own_thread};
-use super::one_run::{SAMPLE, placed};
+use super::near::has_trial;
 use super::path::Direction;
 use super::task::{Answer, Task};
 use super::traffic::{self, Order};

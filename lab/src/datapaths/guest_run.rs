@@ -5,10 +5,10 @@
 //!  CPU 0: the guest (all of QEMU's threads), a switch's threads, the samples of the host      CPU 1: the remote host's end (FIFO)
 //! ```
 
+use super::carried::{Carried, LINGER, SAMPLE, What, placed};
 use super::endpoint::Endpoint;
 use super::guest::Guest;
 use super::host::{Sample, cpu_time_of, own_thread, threads_of};
-use super::one_run::{Carried, LINGER, SAMPLE, What, placed};
 use super::path::Direction;
 use super::task::Task;
 use super::traffic::{self, Order};

@@ -2,10 +2,10 @@
 //! From what a run has seen to its figures. In: [`Seen`], the run's label. Out: series, records, the stable part, the spikes with their
 //! causes. No frame is left out of a distribution; a cut range is a second, labelled one. Pure.
 
+use super::carried::{Carried, FOLLOWING, Seen};
 use super::datapath::SLOW_PATH;
 use super::frame::{LOAD_OCTETS, PAYLOAD_OCTETS};
 use super::host::{Counted, Samples};
-use super::one_run::{Carried, Seen};
 use super::path::{Direction, End, Path, named};
 use super::traffic::Arrival;
 use crate::observations::put_disturbance;
@@ -21,9 +21,6 @@ use std::collections::BTreeMap;
 
 /// Spikes of a run that are shown one by one; all of them are counted.
 const SHOWN_MAX: usize = 20;
-
-/// The state of a guest's clock that follows the host's.
-pub(super) const FOLLOWING: &str = "following";
 
 /// Which run it is.
 pub(super) struct Label<'a> {

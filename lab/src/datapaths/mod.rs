@@ -17,6 +17,7 @@ mod apart;
 pub mod bars;
 pub mod bed;
 pub mod bridge;
+mod carried;
 mod datapath;
 mod endpoint;
 pub mod far;
@@ -26,6 +27,7 @@ mod guest_run;
 pub(crate) mod host;
 mod judge;
 pub mod macvtap;
+mod near;
 mod one_run;
 pub mod path;
 mod station;
@@ -48,13 +50,13 @@ use crate::ovs::Polling;
 use crate::remote::hosts::Hosts;
 use crate::testbed::check_rights;
 use apart::There;
+use carried::What;
 use datapath::{Datapath, Placement, With};
 use judge::{Label, Run};
 use ktsn_measure::clock::RealTime;
 use ktsn_measure::datapaths::{Account, PARAMETER, PUBLISHED_SECONDS, SpikeCount, spikes, stable};
 use ktsn_measure::results::{Check, Document};
 use ktsn_time::{Nanos, Tai};
-use one_run::What;
 use path::{Direction, End, Ends, Load, Path, Sharing, named};
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
@@ -339,7 +341,7 @@ fn describe(plan: &Plan, document: &mut Document) -> Result<(), LabError> {
         ),
         "sender_polls_ns": traffic::SENDER_AHEAD.get(),
         "receiver_polls_ns": traffic::RECEIVER_AHEAD.get(),
-        "host_sample_ms": one_run::SAMPLE.as_millis() as u64,
+        "host_sample_ms": carried::SAMPLE.as_millis() as u64,
         "handed_at": "ingress: the kernel's transmit stamp of the remote host's device; egress: the stand-in's clock right before its call, \
                       or the transmit stamp of the guest's kernel",
         "wire_at": "egress: the kernel's receive stamp of the remote host's device; ingress: the stand-in's clock right after its read, or \

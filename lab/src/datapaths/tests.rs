@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plans, figures and bars from made-up frames; no network.
 
+use super::carried::{Carried, Seen};
 use super::host::Sample;
-use super::one_run::{Carried, Seen};
 use super::path::row;
 use super::traffic::{Arrival, Receiving, Sending, SentFrame};
 use super::*;
