@@ -8,47 +8,10 @@
 #include <lwip/tcpip.h>
 
 struct vnet_netif guest_interface;
-struct guest_settings guest_settings = {
-    .rx_min = 8,
-    .rx_max = 8,
-    .held_max = 16,
-    .tx_max = 32,
-    .tcp_octets = 65535,
-    .check = 1,
-    .address = 0x0a00020f, // 10.0.2.15, as QEMU's user network has it
-    .mask = 0xffffff00,
-    .gateway = 0x0a000202,
-};
 unsigned guest_tcp_octets = 65535;
 static struct netif netif;
 // Buffers of each kind at most, and octets of TCP at most: lwIP's heap bounds those.
 enum { NUMBER_MAX = 1024, TCP_MAX = 256 * 1024 };
-
-_Noreturn void guest_stop(const char *why, unsigned status) {
-    guest_print("guest: ");
-    guest_print(why);
-    guest_print("\n");
-    guest_exit(status);
-}
-
-void guest_assert(const char *file, unsigned line) {
-    char digits[12] = "";
-    char *end = digits + sizeof(digits) - 1;
-    for (; line != 0; line /= 10) {
-        *--end = (char)('0' + line % 10);
-    }
-    guest_print("guest: assertion, line ");
-    guest_print(end);
-    guest_print(" of ");
-    guest_stop(file, GUEST_ASSERTION);
-}
-
-// For port numbers and sequence numbers of a test machine; guessable.
-unsigned guest_random(void) {
-    static uint32_t state = 1;
-    state = state * UINT32_C(1664525) + UINT32_C(1013904223) + (uint32_t)guest_now();
-    return state >> 8;
-}
 
 static void receive(void *context, struct vnet_buffer *buffer) {
     if (!guest_take_frame(buffer)) {

@@ -52,11 +52,6 @@ uint64_t guest_now(void);               // nanoseconds since the machine was swi
 void guest_print(const char *line);     // as a whole
 _Noreturn void guest_exit(unsigned status);
 
-// In guest.c. Prints why, and ends the machine.
-_Noreturn void guest_stop(const char *why, unsigned status);
-void guest_assert(const char *file, unsigned line);
-unsigned guest_random(void);
-
 // In settings.c. "rx_min=8,rx_max=64,address=10.0.2.15": what is not named keeps its value. An unknown name, and a
 // value that is no number, ends the machine.
 void guest_read_settings(struct guest_settings *settings, const char *text);
@@ -80,5 +75,9 @@ void guest_say_begin(struct guest_line *line, const char *kind);
 void guest_say_number(struct guest_line *line, const char *name, uint64_t value);
 void guest_say_counters(struct guest_line *line);
 void guest_say_end(struct guest_line *line);
+// Prints why, and ends the machine.
+_Noreturn void guest_stop(const char *why, unsigned status);
+void guest_assert(const char *file, unsigned line);
+unsigned guest_random(void);
 
 #endif

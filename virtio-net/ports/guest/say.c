@@ -58,3 +58,29 @@ void guest_say_end(struct guest_line *line) {
     memcpy(line->text + line->length, "}\n", 3);
     guest_print(line->text);
 }
+
+_Noreturn void guest_stop(const char *why, unsigned status) {
+    guest_print("guest: ");
+    guest_print(why);
+    guest_print("\n");
+    guest_exit(status);
+}
+
+void guest_assert(const char *file, unsigned line) {
+    char digits[12] = "";
+    char *end = digits + sizeof(digits) - 1;
+    for (; line != 0; line /= 10) {
+        *--end = (char)('0' + line % 10);
+    }
+    guest_print("guest: assertion, line ");
+    guest_print(end);
+    guest_print(" of ");
+    guest_stop(file, GUEST_ASSERTION);
+}
+
+// For port numbers and sequence numbers of a test machine; guessable.
+unsigned guest_random(void) {
+    static uint32_t state = 1;
+    state = state * UINT32_C(1664525) + UINT32_C(1013904223) + (uint32_t)guest_now();
+    return state >> 8;
+}

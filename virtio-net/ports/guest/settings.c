@@ -4,6 +4,18 @@
 
 #include "guest.h"
 
+struct guest_settings guest_settings = {
+    .rx_min = 8,
+    .rx_max = 8,
+    .held_max = 16,
+    .tx_max = 32,
+    .tcp_octets = 65535,
+    .check = 1,
+    .address = 0x0a00020f, // 10.0.2.15, as QEMU's user network has it
+    .mask = 0xffffff00,
+    .gateway = 0x0a000202,
+};
+
 // A decimal number, or the four numbers of an address. Stops at `,` or at the end.
 static const char *parse(const char *text, uint32_t *value) {
     uint32_t whole = 0, part = 0;
