@@ -82,7 +82,7 @@ if [ ! -e "$policy" ]; then
 fi
 enabled() { { find /etc/systemd/system -path '*.wants/*.service' 2>/dev/null || true; } | sort; }
 before=$(enabled)
-if ! { apt-get update && apt-get install -y --no-install-recommends "${missing[@]}"; } </dev/null >"$log" 2>&1; then
+if ! { apt-get update && apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=600 "${missing[@]}"; } </dev/null >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     fail "apt-get failed, see $log"
 fi
