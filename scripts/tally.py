@@ -9,7 +9,7 @@ tally.py --again DIRECTORY/NAME: out: the names of the failed tests, a line each
 tally.py DIRECTORY SKIPS: in: NAME.json and NAME.status (an exit status) of each suite, and the list of allowed skips. Out:
 results.json and closing.txt in that directory, and the closing line 'N passed, N failed, N skipped'. Exit status 1 if anything
 failed, a suite ran nothing, or a skip is not on the list. A test that failed in NAME and passed in each of NAME-alone1, 2, … is
-unsteady: it counts as passed, and a line shows its name and rate. Never: a pass by silence.
+unsteady: it has failed, and the line UNSTEADY shows its name and rate. Never: a pass by silence.
 tally.py --sum FILE…: the closing lines in these files, of several runs, as one; a file without one counts as a failure.
 """
 
@@ -145,9 +145,7 @@ def join(results, alone):
         if entry["outcome"] == "failed" and rates:
             entry["reason"] = f"failed beside other tests, passed {sum(rates)} of {len(rates)} times alone"
             if all(rates) and all(run["failed"] == 0 for run in alone):
-                entry |= {"outcome": "passed", "unsteady": True}
-                results["failed"] -= 1
-                results["passed"] += 1
+                entry["unsteady"] = True
     return results
 
 
@@ -170,9 +168,10 @@ def tally(suites, skips_text):
     checks = [entry for suite in suites for entry in suite["checks"]]
     skips = [(entry["name"].split("::", 1)[-1], entry["reason"]) for entry in checks if entry["outcome"] == "skipped"]
     unlisted = sorted({skip for skip in skips if skip[0] not in names})
-    complaints = [f"tests/skips.toml: {fault}" for fault in faults]
-    complaints += [f"{entry['name']}: {entry.get('reason', 'failed')}" for entry in checks if entry["outcome"] == "failed"]
-    complaints += [f"skip not on the list: {name}: {reason}" for name, reason in unlisted]
+    complaints = [f"FAILED tests/skips.toml: {fault}" for fault in faults]
+    complaints += [f"{'UNSTEADY' if entry.get('unsteady') else 'FAILED'} {entry['name']}: {entry.get('reason', 'failed')}"
+                   for entry in checks if entry["outcome"] == "failed"]
+    complaints += [f"FAILED skip not on the list: {name}: {reason}" for name, reason in unlisted]
     failed = sum(suite["failed"] for suite in suites) + len(faults) + len(unlisted)
     return sum(suite["passed"] for suite in suites), failed, len(skips), checks, complaints
 
@@ -190,10 +189,7 @@ def main(directory, skips_file):
     document = {"schema": "ktsn.results/1", "experiment": "test", "command": ["make", "test"], "checks": checks}
     (directory / "results.json").write_text(json.dumps(document, indent=1) + "\n")
     for complaint in complaints:
-        print(f"FAILED {complaint}")
-    for entry in checks:
-        if entry.get("unsteady"):
-            print(f"UNSTEADY {entry['name']}: {entry['reason']}")
+        print(complaint)
     closing = f"{passed} passed, {failed} failed, {skipped} skipped"
     (directory / "closing.txt").write_text(closing + "\n")
     print(closing)
@@ -288,20 +284,22 @@ def read(text, name="s"):
 
 
 def self_test_again():
-    """A few failed tests run five times more. Their rate is shown. A test counts as passed if it passed each time."""
+    """A few failed tests run five times more. Their rate is shown. A test that passed each time is unsteady, and has failed."""
     assert again(read(FAILED_LOG)) == ["tests::one"] and not again(read(GOOD_LOG)), "tally self-test: again"
     assert not again(read(FAILED_LOG * (AGAIN_MAX + 1))), "tally self-test: many failed"
     assert not again(read(SUMMARIES.format(0, 1, 0))), "tally self-test: a failure without a name"
     binary = "     Running unittests src/lib.rs (target/debug/deps/a_b-0123456789abcdef)\n"
     left = judge("s-alone1", read(GOOD_LOG, "s-alone1"), LEFT_BEHIND)
-    for runs, expected in (([GOOD_LOG, GOOD_LOG], (0, "failed beside other tests, passed 2 of 2 times alone")),
+    for runs, expected in (([GOOD_LOG, GOOD_LOG], (1, "failed beside other tests, passed 2 of 2 times alone")),
                            ([binary + FAILED_LOG, GOOD_LOG], (1, "failed beside other tests, passed 1 of 2 times alone")),
                            ([binary + FAILED_LOG], (1, "failed beside other tests, passed 0 of 1 times alone")), ([], (1, None)), ([""], (1, None)),
                            ([GOOD_LOG.replace("a_b", "c")], (1, None)), ([left], (1, "failed beside other tests, passed 1 of 1 times alone"))):
         alone = [run if isinstance(run, dict) else judge("s-alone1", read(run, "s-alone1"), 0) for run in runs]
         joined = join(judge("s", read(binary + FAILED_LOG), 101), alone)
-        reason = next(entry for entry in joined["checks"] if entry["name"] == "s/a_b::tests::one").get("reason")
-        assert (joined["failed"], reason) == expected, f"tally self-test: alone: {runs}: {joined}"
+        entry = next(entry for entry in joined["checks"] if entry["name"] == "s/a_b::tests::one")
+        assert (joined["failed"], entry.get("reason")) == expected, f"tally self-test: alone: {runs}: {joined}"
+        is_unsteady = len(runs) == 2 and GOOD_LOG == runs[0]
+        assert [line.split(" ", 1)[0] for line in tally([joined], "")[4]] == ["UNSTEADY" if is_unsteady else "FAILED"], "tally self-test: unsteady"
     assert ALONE.match("ovs-guests-alone3")["suite"] == "ovs-guests" and not ALONE.match("ovs-guests"), "tally self-test: names"
 
 

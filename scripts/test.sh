@@ -24,7 +24,7 @@ export RUST_BACKTRACE=${TEST_BACKTRACE:-0}
 
 # suite NAME COMMAND…: runs it, shows its progress and its failures, keeps its whole log and its exit status for the tally. One
 # that leaves something behind has failed (status 99). A few tests that failed run five times more, alone, so that their rate is known
-# (tally.py): one that passes each time counts as passed, and is named as unsteady. All runs are kept.
+# (tally.py): one that passes each time is named as unsteady, and has failed all the same. All runs are kept.
 suite() {
     local name=$1
     shift
