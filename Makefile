@@ -3,7 +3,7 @@
 # Targets never run beside each other (several are timed); `make -j` still gives cargo its jobs.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup build programs lint test test-k8s test-loom test-vm test-dpdk test-clients test-injections test-hostile package test-package docs test-docs soak demo bench bench-sched bench-overlay bench-receive bench-datapaths bench-cni bench-recovery bench-virtio-net bench-vhost-user bench-rtos bench-rt bench-vm bench-scale bench-clock test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
+.PHONY: help setup build programs lint test test-k8s test-loom test-vm test-dpdk test-clients test-injections test-hostile package test-package test-plant docs test-docs soak demo bench bench-sched bench-overlay bench-receive bench-datapaths bench-cni bench-recovery bench-virtio-net bench-vhost-user bench-rtos bench-rt bench-vm bench-scale bench-clock test-virtio-net fuzz fuzz-virtio-net e2e-k8s clean
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -53,6 +53,9 @@ test-virtio-net: setup ## the driver of virtio-net/: on the host, and in guests 
 
 test-package: package ## installs and removes the packages in a clean Debian 12 and in a guest of it under systemd, starts the images' programs, into out/test-package (root)
 	@tests/package/test.py $(BIN)
+
+test-plant: package ## two hosts with real drivers and other kernels under QEMU 11, each scene of tests/plant/scenes, into out/plant (root); ALL=1: each card with each kernel; ONLY=text
+	@tests/plant/plant.py $(if $(ALL),--all) $(if $(ONLY),--only "$(ONLY)")
 
 docs: programs ## the documentation as HTML with search, into out/docs/html
 	@scripts/docs.py $(BIN)
