@@ -9,8 +9,8 @@ use std::net::IpAddr;
 
 use ktsn_model::{IpSource, LinkHead, link_frame::HEAD_OCTETS};
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, Link, LinkFlow, LinkShape, LinkTable, Overlay, PortIndex,
-    Tables, resolve_link,
+    AttachmentIndex, AttachmentTables, Link, LinkFlow, LinkShape, LinkTable, Overlay, PortIndex, Tables,
+    resolve_link,
 };
 use ktsn_wire::{EtherType, EthernetFrame, MacAddress, Pcp, Tci, Vid, VlanTag};
 
@@ -119,15 +119,13 @@ fn tables(vlan: Option<Tci>, is_listed: bool, is_judged: bool) -> Tables {
         };
         LinkTable::new(link).expect("a table")
     };
-    let attachment = AttachmentTables::new(Attachment {
-        interface: link(1),
-        uplink: link(0).into(),
-        overlay: Overlay::None,
-        destinations: Some(vec!["10.0.0.0/24".parse().expect("a prefix")]),
-        own: vec![],
-        vlan,
-    });
-    let attachment = attachment.expect("tables");
+    let attachment = AttachmentTables::new(
+        link(1),
+        link(0).into(),
+        Overlay::None,
+        Some(vec!["10.0.0.0/24".parse().expect("a prefix")]),
+    );
+    let attachment = attachment.expect("tables").with_vlan(vlan).expect("a tag that the caller made");
     let attachment = attachment.naming(vec![NAMED], is_listed).expect("a list");
     let attachment = if is_judged { attachment.withholding(vec![]).expect("tables") } else { attachment };
     Tables::new(1, vec![Some(attachment)]).expect("tables")

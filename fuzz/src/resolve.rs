@@ -10,9 +10,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ktsn_model::IpPrefix;
 use ktsn_resolve::{
-    AskedFamilies, Attachment, AttachmentIndex, AttachmentTables, Bridged, Egress, Flow, Forwarding,
-    InterfaceRoute, Link, LinkTable, Marks, Member, MemberAt, Neighbour, OuterDf, OuterDs, OuterTtl, Overlay,
-    Peer, PortIndex, Refusal, Replica, Resolved, Route, RouteAnswer, TableError, Tables, Tunnel, Via, Vxlan,
+    AskedFamilies, AttachmentIndex, AttachmentTables, Bridged, Egress, Flow, Forwarding, InterfaceRoute,
+    Link, LinkTable, Marks, Member, MemberAt, Neighbour, OuterDf, OuterDs, OuterTtl, Overlay, Peer,
+    PortIndex, Refusal, Replica, Resolved, Route, RouteAnswer, TableError, Tables, Tunnel, Via, Vxlan,
     VxlanBridged, VxlanRouted, next_replica, resolve_answered, resolve_replica,
 };
 use ktsn_wire::{DsField, HeaderTemplate, Identifications, MacAddress, Pcp, Tci, Vid, Vni, dissect};
@@ -127,14 +127,14 @@ fn tables(plain: &Plain) -> Result<Tables, TableError> {
             Overlay::VxlanBridged(VxlanBridged::new(bridged)?)
         }
     };
-    let mut attachment = AttachmentTables::new(Attachment {
-        interface: LinkTable::new(plain.interface.clone())?,
-        uplink: LinkTable::new(plain.uplink.clone())?.into(),
+    let mut attachment = AttachmentTables::new(
+        LinkTable::new(plain.interface.clone())?,
+        LinkTable::new(plain.uplink.clone())?.into(),
         overlay,
-        destinations: Some(plain.destinations.clone()),
-        own: plain.own.clone(),
-        vlan: plain.vlan,
-    })?
+        Some(plain.destinations.clone()),
+    )?
+    .with_own(plain.own.clone())?
+    .with_vlan(plain.vlan)?
     .asking(AskedFamilies { is_v4: plain.asked.0, is_v6: plain.asked.1 })
     .with_local(plain.delivered.clone())?;
     if let Kind::Plain(own, is_v4, is_v6) = &plain.kind {

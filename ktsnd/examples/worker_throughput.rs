@@ -22,8 +22,8 @@ use ktsn_model::{IpPrefix, LatePolicy, PriorityMap};
 use ktsn_port::memory::Memory;
 use ktsn_resolve::limits::PEERS_MAX;
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex,
-    Route, Tables, Tunnel, Via, Vxlan, VxlanRouted,
+    AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex, Route, Tables,
+    Tunnel, Via, Vxlan, VxlanRouted,
 };
 use ktsn_ring::{
     ClientMapping, ClockId, Consumer, Destination, DestinationAction, Layout, Producer, SlotFlags, SlotFrame,
@@ -127,15 +127,11 @@ fn tables(peers: u32) -> anyhow::Result<Tables> {
         peers: (1..=peers).map(peer).collect::<anyhow::Result<_>>()?,
     };
     let ends = (1..=peers).map(|number| Neighbour { address: end(number), mac: mac(number) }).collect();
-    let attachment = Attachment {
-        interface: link(1, pod(0).into(), 1450, "10.0.0.0/24", Vec::new())?,
-        uplink: link(0, end(0), 1500, "192.168.0.0/16", ends)?.into(),
-        overlay: Overlay::VxlanRouted(VxlanRouted::new(vxlan)?),
-        destinations: None,
-        own: Vec::new(),
-        vlan: None,
-    };
-    Ok(Tables::new(1, vec![Some(AttachmentTables::new(attachment)?)])?)
+    let interface = link(1, pod(0).into(), 1450, "10.0.0.0/24", Vec::new())?;
+    let uplink = link(0, end(0), 1500, "192.168.0.0/16", ends)?;
+    let overlay = Overlay::VxlanRouted(VxlanRouted::new(vxlan)?);
+    let attachment = AttachmentTables::new(interface, uplink.into(), overlay, None)?;
+    Ok(Tables::new(1, vec![Some(attachment)])?)
 }
 
 fn client(number: u64) -> anyhow::Result<(Box<Client>, App)> {

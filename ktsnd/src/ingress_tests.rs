@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use ktsn_resolve::{Attachment, Link, LinkTable, Overlay, PortIndex};
+use ktsn_resolve::{AttachmentTables, Link, LinkTable, Overlay, PortIndex};
 use ktsn_wire::{MacAddress, Vni};
 
 use super::*;
@@ -23,14 +23,6 @@ fn tables(addresses: &[[u8; 4]], ends: u32) -> Tables {
         })
         .unwrap()
     };
-    let attachment = Attachment {
-        interface: link(),
-        uplink: link().into(),
-        overlay: Overlay::None,
-        destinations: None,
-        own: Vec::new(),
-        vlan: None,
-    };
     let delivery = ktsn_resolve::Delivery {
         vni: Vni::new(1).unwrap(),
         port: 8472,
@@ -43,7 +35,8 @@ fn tables(addresses: &[[u8; 4]], ends: u32) -> Tables {
         ends: (0..ends).map(|number| Ipv4Addr::from(0x0a00_0000 + number).into()).collect(),
         own: Arc::from([]),
     };
-    let tables = AttachmentTables::new(attachment).unwrap().delivered(Some(delivery));
+    let tables =
+        AttachmentTables::new(link(), link().into(), Overlay::None, None).unwrap().delivered(Some(delivery));
     Tables::new(1, vec![Some(tables)]).unwrap()
 }
 

@@ -3,9 +3,7 @@
 
 use super::named::cost;
 use super::{Prefixes, Rule, hindrances, is_past_the_kernel, of_iptables, of_nft, past_the_kernel};
-use ktsn_resolve::{
-    Attachment, AttachmentTables, Forwarding, Link, LinkTable, Overlay, PortIndex, Route, Via,
-};
+use ktsn_resolve::{AttachmentTables, Forwarding, Link, LinkTable, Overlay, PortIndex, Route, Via};
 use ktsn_wire::MacAddress;
 
 fn found(rules: &[Rule]) -> bool {
@@ -146,14 +144,12 @@ fn without_overlay(allowed: &[&str], routes: &[&str]) -> AttachmentTables {
         })
         .unwrap()
     };
-    AttachmentTables::new(Attachment {
-        interface: link(&[]),
-        uplink: link(routes).into(),
-        overlay: Overlay::None,
-        destinations: Some(allowed.iter().map(|prefix| prefix.parse().unwrap()).collect()),
-        own: Vec::new(),
-        vlan: None,
-    })
+    AttachmentTables::new(
+        link(&[]),
+        link(routes).into(),
+        Overlay::None,
+        Some(allowed.iter().map(|prefix| prefix.parse().unwrap()).collect()),
+    )
     .unwrap()
 }
 

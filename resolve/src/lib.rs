@@ -52,4 +52,4 @@ pub use overlay::{
     Bridged, Member, MemberAt, OuterDf, OuterDs, OuterTtl, Overlay, Peer, Tunnel, Vxlan, VxlanBridged,
     VxlanRouted,
 };
-pub use table::{AskedFamilies, Attachment, AttachmentIndex, AttachmentTables, Forwarding, Tables};
+pub use table::{AskedFamilies, AttachmentIndex, AttachmentTables, Forwarding, Tables};

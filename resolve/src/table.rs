@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! All tables of a node, one entry an attachment.
 //!
-//! In: plain descriptions ([`Attachment`], [`Forwarding`]). Out: checked, sorted values that workers share read-only.
+//! In: tables of links, the overlay, plain lists. Out: checked, sorted values that workers share read-only.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,23 +20,6 @@ use crate::prefixes::{PrefixMap, canonical};
 /// Which attachment, in the daemon's list of attachments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttachmentIndex(pub u16);
-
-/// What [`AttachmentTables`] are made from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attachment {
-    /// The pod's interface in the pod's namespace.
-    pub interface: LinkTable,
-    /// The node's uplink: one table for all attachments that use it.
-    pub uplink: Arc<LinkTable>,
-    /// The overlay network.
-    pub overlay: Overlay,
-    /// Allowed destinations; `None`: the prefixes that the overlay names.
-    pub destinations: Option<Vec<IpPrefix>>,
-    /// Addresses of the namespace's other devices (the interface's own need not be repeated).
-    pub own: Vec<IpAddr>,
-    /// Tag of frames that leave by the interface.
-    pub vlan: Option<Tci>,
-}
 
 /// The node as its pods' router.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,48 +79,63 @@ pub struct AttachmentTables {
 }
 
 impl AttachmentTables {
-    /// Sorts and checks.
+    /// Tables of an attachment with this interface in the pod's namespace. `uplink`: one table for all attachments that use it.
+    /// `destinations`: allowed ones; `None`: the prefixes that the overlay names.
     ///
     /// # Errors
-    /// `TooMany`, `ReservedVlan`.
-    pub fn new(attachment: Attachment) -> Result<Self, TableError> {
-        let Attachment { interface, uplink, overlay, destinations, mut own, vlan } = attachment;
-        if vlan.is_some_and(|tci| tci.vid.is_reserved()) {
-            return Err(TableError::ReservedVlan);
-        }
+    /// `TooMany` destinations.
+    pub fn new(
+        interface: LinkTable,
+        uplink: Arc<LinkTable>,
+        overlay: Overlay,
+        destinations: Option<Vec<IpPrefix>>,
+    ) -> Result<Self, TableError> {
         let destinations = destinations.unwrap_or_else(|| overlay.prefixes().collect());
         TableError::bound("destinations", destinations.len(), ALLOWED_MAX)?;
-        own.extend(interface.addresses().iter().map(|&(address, _)| address));
-        for address in &mut own {
-            *address = address.to_canonical();
-        }
-        own.sort_unstable();
-        own.dedup();
-        TableError::bound("own addresses", own.len(), 2 * ADDRESSES_MAX)?;
-        let allowed = PrefixMap::new(destinations.into_iter().map(|prefix| (prefix, ())));
-        let (forwarding, named) = (Forwarding::default(), Vec::new());
-        let (yielded, left, local) = (PrefixMap::new([]), PrefixMap::new([]), PrefixMap::new([]));
-        let filtered = PrefixMap::new([]);
-        Ok(Self {
+        let tables = Self {
             interface,
             uplink,
             overlay,
-            allowed,
-            own,
-            vlan,
+            allowed: PrefixMap::new(destinations.into_iter().map(|prefix| (prefix, ()))),
+            own: Vec::new(),
+            vlan: None,
             is_mac_listed: false,
-            named,
-            forwarding,
-            yielded,
-            left,
-            filtered,
-            local,
+            named: Vec::new(),
+            forwarding: Forwarding::default(),
+            yielded: PrefixMap::new([]),
+            left: PrefixMap::new([]),
+            filtered: PrefixMap::new([]),
+            local: PrefixMap::new([]),
             asked: AskedFamilies::default(),
             answers_revision: 0,
             withheld: None,
             permitted: None,
             delivery: None,
-        })
+        };
+        tables.with_own([])
+    }
+    /// Adds addresses of the namespace's other devices; the interface's own need not be repeated.
+    ///
+    /// # Errors
+    /// `TooMany`.
+    pub fn with_own(mut self, own: impl IntoIterator<Item = IpAddr>) -> Result<Self, TableError> {
+        let of_interface = self.interface.addresses().iter().map(|&(address, _)| address);
+        self.own = of_interface.chain(own).map(|address| address.to_canonical()).collect();
+        self.own.sort_unstable();
+        self.own.dedup();
+        TableError::bound("own addresses", self.own.len(), 2 * ADDRESSES_MAX)?;
+        Ok(self)
+    }
+    /// Sets the tag of frames that leave by the interface and bring none.
+    ///
+    /// # Errors
+    /// `ReservedVlan`.
+    pub fn with_vlan(mut self, vlan: Option<Tci>) -> Result<Self, TableError> {
+        if vlan.is_some_and(|tci| tci.vid.is_reserved()) {
+            return Err(TableError::ReservedVlan);
+        }
+        self.vlan = vlan;
+        Ok(self)
     }
     /// Changes the tables to those on a node that forwards for the pod (rule 4b).
     ///

@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use ktsn_model::{DropReason, IpPrefix};
 use ktsn_resolve::limits::DESTINATION_RULES_MAX;
 use ktsn_resolve::{
-    AskedFamilies, Attachment, AttachmentIndex, AttachmentTables, Bridged, DestinationRule, Flow, Forwarding,
-    LinkTable, Marks, Neighbour, NextHop, Overlay, Refusal, Resolved, RouteAnswer, Side, Tables, Tunnel,
-    Verdict, Vxlan, VxlanBridged, VxlanRouted, destination_table, next_replica, resolve, resolve_ahead,
-    resolve_answered, resolve_replica,
+    AskedFamilies, AttachmentIndex, AttachmentTables, Bridged, DestinationRule, Flow, Forwarding, LinkTable,
+    Marks, Neighbour, NextHop, Overlay, Refusal, Resolved, RouteAnswer, Side, Tables, Tunnel, Verdict, Vxlan,
+    VxlanBridged, VxlanRouted, destination_table, next_replica, resolve, resolve_ahead, resolve_answered,
+    resolve_replica,
 };
 use ktsn_wire::{HeaderTemplate, Identifications, MacAddress};
 use proptest::collection::vec;
@@ -41,16 +41,15 @@ fn overlay(plain: &Plain) -> Overlay {
 }
 
 fn tables(plain: &Plain) -> Tables {
-    let attachment = AttachmentTables::new(Attachment {
-        interface: LinkTable::new(plain.interface.clone()).unwrap(),
-        uplink: LinkTable::new(plain.uplink.clone()).unwrap().into(),
-        overlay: overlay(plain),
-        destinations: Some(plain.destinations.clone()),
-        own: plain.own.clone(),
-        vlan: plain.vlan,
-    });
+    let attachment = AttachmentTables::new(
+        LinkTable::new(plain.interface.clone()).unwrap(),
+        LinkTable::new(plain.uplink.clone()).unwrap().into(),
+        overlay(plain),
+        Some(plain.destinations.clone()),
+    );
     let asked = AskedFamilies { is_v4: plain.asked.0, is_v6: plain.asked.1 };
-    let mut attachment = attachment.unwrap().asking(asked).with_local(plain.delivered.clone()).unwrap();
+    let attachment = attachment.unwrap().with_own(plain.own.clone()).unwrap().with_vlan(plain.vlan).unwrap();
+    let mut attachment = attachment.asking(asked).with_local(plain.delivered.clone()).unwrap();
     if let Kind::Plain(own, is_v4, is_v6) = &plain.kind {
         let forwarding = Forwarding { own: own.clone(), is_v4: *is_v4, is_v6: *is_v6 };
         attachment = attachment.forwarded(forwarding).unwrap();

@@ -9,8 +9,8 @@
 use std::net::IpAddr;
 
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, Egress, Flow, Link, LinkTable, Marks, Neighbour, Overlay,
-    Peer, PortIndex, Resolved, Route, Tables, Tunnel, Via, Vxlan, VxlanRouted, resolve,
+    AttachmentIndex, AttachmentTables, Egress, Flow, Link, LinkTable, Marks, Neighbour, Overlay, Peer,
+    PortIndex, Resolved, Route, Tables, Tunnel, Via, Vxlan, VxlanRouted, resolve,
 };
 use ktsn_wire::{Identifications, MacAddress, UdpChecksum, Vni, dissect};
 
@@ -74,14 +74,12 @@ fn topology(is_v4: bool) -> Tables {
         device_mac: mac([octet, 1]),
         peers: vec![Peer { prefix: prefix.parse().unwrap(), vtep: ip(vtep), mac: mac([octet, 2]) }],
     });
-    let tables = AttachmentTables::new(Attachment {
-        interface: interface.unwrap(),
-        uplink: uplink.unwrap().into(),
-        overlay: Overlay::VxlanRouted(overlay.unwrap()),
-        destinations: Some(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]),
-        own: vec![],
-        vlan: None,
-    });
+    let tables = AttachmentTables::new(
+        interface.unwrap(),
+        uplink.unwrap().into(),
+        Overlay::VxlanRouted(overlay.unwrap()),
+        Some(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]),
+    );
     Tables::new(1, vec![Some(tables.unwrap())]).unwrap()
 }
 

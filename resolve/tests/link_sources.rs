@@ -5,9 +5,8 @@ use std::net::IpAddr;
 
 use ktsn_model::DropReason;
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, DestinationTable, Flow, Link, LinkFlow, LinkShape,
-    LinkTable, Marks, Overlay, PortIndex, Refusal, Route, Tables, Via, destination_table, limits, resolve,
-    resolve_link,
+    AttachmentIndex, AttachmentTables, DestinationTable, Flow, Link, LinkFlow, LinkShape, LinkTable, Marks,
+    Overlay, PortIndex, Refusal, Route, Tables, Via, destination_table, limits, resolve, resolve_link,
 };
 use ktsn_wire::{EtherType, MacAddress};
 
@@ -33,15 +32,10 @@ fn attachment(addresses: &[(IpAddr, u8)]) -> AttachmentTables {
         })
         .unwrap()
     };
-    AttachmentTables::new(Attachment {
-        interface: link(1),
-        uplink: link(0).into(),
-        overlay: Overlay::None,
-        destinations: Some(vec!["10.0.0.0/24".parse().unwrap()]),
-        own: vec![ip("10.0.0.7")],
-        vlan: None,
-    })
-    .unwrap()
+    AttachmentTables::new(link(1), link(0).into(), Overlay::None, Some(vec!["10.0.0.0/24".parse().unwrap()]))
+        .unwrap()
+        .with_own([ip("10.0.0.7")])
+        .unwrap()
 }
 
 fn tables(attachment: AttachmentTables) -> Tables {

@@ -2,12 +2,13 @@
 //! The promises that a reader of `docs/design/resolve.md` would look for first, one test each.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ktsn_model::{BypassReason, DropReason};
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, DestinationRule, Flow, InterfaceRoute, Link, LinkTable,
-    Marks, Neighbour, NextHop, Overlay, Peer, PortIndex, Refusal, Route, RouteAnswer, Side, TableError,
-    Tables, Tunnel, Verdict, Via, Vxlan, VxlanRouted, destinations, resolve, resolve_answered,
+    AttachmentIndex, AttachmentTables, DestinationRule, Flow, InterfaceRoute, Link, LinkTable, Marks,
+    Neighbour, NextHop, Overlay, Peer, PortIndex, Refusal, Route, RouteAnswer, Side, TableError, Tables,
+    Tunnel, Verdict, Via, Vxlan, VxlanRouted, destinations, resolve, resolve_answered,
 };
 use ktsn_wire::{MacAddress, Pcp, Tci, Vid, Vni};
 
@@ -31,27 +32,39 @@ fn link(mtu: u32, address: &str, routes: &[(&str, Via)]) -> Link {
     }
 }
 
-fn attachment(local: &str, vtep: &str) -> Attachment {
+fn uplink(local: &str, vtep: &str) -> Arc<LinkTable> {
     let mut uplink = link(1500, local, &[("0.0.0.0/0", Via::OnLink), ("::/0", Via::OnLink)]);
     uplink.neighbours.push(Neighbour { address: ip(vtep), mac: MAC });
+    LinkTable::new(uplink).unwrap().into()
+}
+
+fn overlay(local: &str, vtep: &str, mac: MacAddress) -> Overlay {
     let overlay = VxlanRouted::new(Vxlan {
         tunnel: Tunnel { udp_checksum: false, ..Tunnel::new(Vni::new(1).unwrap(), 8472, ip(local)) },
         device_mac: MAC,
-        peers: vec![Peer { prefix: "10.244.1.0/24".parse().unwrap(), vtep: ip(vtep), mac: MAC }],
+        peers: vec![Peer { prefix: "10.244.1.0/24".parse().unwrap(), vtep: ip(vtep), mac }],
     });
-    let interface = link(1500, "10.244.0.5", &[("0.0.0.0/0", Via::Gateway(ip("10.244.0.1")))]);
-    Attachment {
-        interface: LinkTable::new(interface).unwrap(),
-        uplink: LinkTable::new(uplink).unwrap().into(),
-        overlay: Overlay::VxlanRouted(overlay.unwrap()),
-        destinations: None,
-        own: vec![],
-        vlan: None,
-    }
+    Overlay::VxlanRouted(overlay.unwrap())
 }
 
-fn tables(attachment: Attachment) -> Tables {
-    Tables::new(1, vec![Some(AttachmentTables::new(attachment).unwrap())]).unwrap()
+fn interface() -> LinkTable {
+    LinkTable::new(link(1500, "10.244.0.5", &[("0.0.0.0/0", Via::Gateway(ip("10.244.0.1")))])).unwrap()
+}
+
+fn attachment(local: &str, vtep: &str) -> AttachmentTables {
+    AttachmentTables::new(interface(), uplink(local, vtep), overlay(local, vtep, MAC), None).unwrap()
+}
+
+/// An attachment with another interface, and with these destinations.
+fn attachment_with(interface: LinkTable, destinations: &[&str]) -> AttachmentTables {
+    let (local, vtep) = ("192.168.0.1", "192.168.0.2");
+    let destinations = destinations.iter().map(|prefix| prefix.parse().unwrap()).collect();
+    AttachmentTables::new(interface, uplink(local, vtep), overlay(local, vtep, MAC), Some(destinations))
+        .unwrap()
+}
+
+fn tables(attachment: AttachmentTables) -> Tables {
+    Tables::new(1, vec![Some(attachment)]).unwrap()
 }
 
 fn flow(destination: &str) -> Flow {
@@ -128,14 +141,12 @@ fn a_hop_limit_of_one_ends_at_the_first_router() {
 /// What Linux does where a router or a sysctl gave the interface another hop limit than the namespace has.
 #[test]
 fn a_default_hop_limit_is_the_interfaces() {
-    let mut attachment = attachment("192.168.0.1", "192.168.0.2");
     let mut interface = link(1500, "fd00::5", &[("::/0", Via::OnLink)]);
     interface.addresses.push((ip("10.244.0.5"), 24));
     interface.routes.push(Route { prefix: "0.0.0.0/0".parse().unwrap(), via: Via::OnLink, source: None });
     interface.neighbours = ["fd00::9", "10.244.0.9"].map(|at| Neighbour { address: ip(at), mac: MAC }).into();
-    attachment.interface = LinkTable::new(interface).unwrap().with_hop_limit_v6(Some(77));
-    attachment.destinations = Some(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
-    let tables = tables(attachment);
+    let interface = LinkTable::new(interface).unwrap().with_hop_limit_v6(Some(77));
+    let tables = tables(attachment_with(interface, &["0.0.0.0/0", "::/0"]));
     let sent = |to: &str, is_default_hop_limit| {
         let marks = Marks { is_default_hop_limit, ..Marks::default() };
         let resolved = resolve(&tables, &Flow { hop_limit: 55, marks, ..flow(to) }).unwrap();
@@ -151,13 +162,11 @@ fn a_default_hop_limit_is_the_interfaces() {
 /// The hop limit of an asked flow's route is that of datagrams without one of their own.
 #[test]
 fn a_routes_hop_limit_is_a_default() {
-    let mut attachment = attachment("192.168.0.1", "192.168.0.2");
     let mut interface = link(1500, "fd00::5", &[("::/0", Via::Asked), ("0.0.0.0/0", Via::Asked)]);
     interface.addresses.push((ip("10.244.0.5"), 24));
     interface.neighbours = ["fd00::9", "10.244.0.9"].map(|at| Neighbour { address: ip(at), mac: MAC }).into();
-    attachment.interface = LinkTable::new(interface).unwrap().with_hop_limit_v6(Some(77));
-    attachment.destinations = Some(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
-    let tables = tables(attachment);
+    let interface = LinkTable::new(interface).unwrap().with_hop_limit_v6(Some(77));
+    let tables = tables(attachment_with(interface, &["0.0.0.0/0", "::/0"]));
     for (to, source, at) in [("10.244.0.9", "10.244.0.5", 22), ("fd00::9", "fd00::5", 21)] {
         let sent = |hop_limit, is_default_hop_limit, routes| {
             let marks = Marks { is_default_hop_limit, ..Marks::default() };
@@ -179,9 +188,7 @@ fn a_routes_hop_limit_is_a_default() {
 
 #[test]
 fn a_missing_neighbour_is_named() {
-    let mut attachment = attachment("192.168.0.1", "192.168.0.2");
-    attachment.destinations = Some(vec!["0.0.0.0/0".parse().unwrap()]);
-    let tables = tables(attachment);
+    let tables = tables(attachment_with(interface(), &["0.0.0.0/0"]));
     let gateway = NextHop { side: Side::Interface, address: ip("10.244.0.1") };
     let expected = Refusal::Drop(DropReason::NoNeighbour, Some(gateway));
     assert_eq!(refusal(&tables, &flow("198.51.100.1")), Some(expected));
@@ -211,19 +218,16 @@ fn impossible_tables_are_refused() {
         peers: vec![Peer { prefix: "10.1.0.0/16".parse().unwrap(), vtep: ip("2001:db8::1"), mac: MAC }],
     });
     assert_eq!(mixed, Err(TableError::TunnelFamily { vtep: ip("2001:db8::1"), local: ip("10.0.0.1") }));
-    let mut reserved = attachment("192.168.0.1", "192.168.0.2");
-    reserved.vlan = Some(Tci { pcp: Pcp::new(0).unwrap(), dei: false, vid: Vid::new(4095).unwrap() });
-    assert_eq!(AttachmentTables::new(reserved), Err(TableError::ReservedVlan));
+    let reserved = Tci { pcp: Pcp::new(0).unwrap(), dei: false, vid: Vid::new(4095).unwrap() };
+    let attachment = attachment_with(interface(), &["0.0.0.0/0"]).with_vlan(Some(reserved));
+    assert_eq!(attachment, Err(TableError::ReservedVlan));
 }
 
 #[test]
 fn broadcast_and_multicast_end_where_the_standards_say() {
-    let mut at = attachment("192.168.0.1", "192.168.0.2");
     let mut interface = link(1500, "10.244.0.5", &[("0.0.0.0/0", Via::OnLink)]);
     interface.addresses.extend([(ip("10.3.0.2"), 31), (ip("10.3.0.8"), 30), (ip("10.4.0.1"), 32)]);
-    at.interface = LinkTable::new(interface).unwrap();
-    at.destinations = Some(vec!["0.0.0.0/0".parse().unwrap()]);
-    let tables = tables(at);
+    let tables = tables(attachment_with(LinkTable::new(interface).unwrap(), &["0.0.0.0/0"]));
     // Groups need no neighbour, hosts do. A /31 has no broadcast address (RFC 3021), 240.0.0.0/4 is no multicast.
     for group in ["10.244.0.255", "10.3.0.11", "255.255.255.255", "224.0.0.1", "239.255.255.255"] {
         assert_eq!(refusal(&tables, &flow(group)), None, "{group}");
@@ -240,18 +244,10 @@ fn broadcast_and_multicast_end_where_the_standards_say() {
 
 #[test]
 fn a_peer_without_a_known_tunnel_end_is_dropped_and_never_leaves_by_the_interface() {
-    let mut at = attachment("192.168.0.1", "192.168.0.2");
-    let overlay = VxlanRouted::new(Vxlan {
-        tunnel: Tunnel::new(Vni::new(1).unwrap(), 8472, ip("192.168.0.1")),
-        device_mac: MAC,
-        peers: vec![Peer {
-            prefix: "10.244.1.0/24".parse().unwrap(),
-            vtep: ip("0.0.0.0"),
-            mac: MacAddress::ZERO,
-        }],
-    });
-    at.overlay = Overlay::VxlanRouted(overlay.unwrap());
-    let tables = tables(at);
+    let overlay = overlay("192.168.0.1", "0.0.0.0", MacAddress::ZERO);
+    let attachment =
+        AttachmentTables::new(interface(), uplink("192.168.0.1", "192.168.0.2"), overlay, None).unwrap();
+    let tables = tables(attachment);
     let missing = Some(Refusal::Drop(DropReason::NoNeighbour, None));
     assert_eq!(refusal(&tables, &flow("10.244.1.5")), missing);
     // The client takes it all the same: it must not go to the kernel behind the schedule's back.
@@ -263,16 +259,14 @@ fn a_peer_without_a_known_tunnel_end_is_dropped_and_never_leaves_by_the_interfac
 /// Two attachments of one namespace whose lists say the same: the namespace's own routes decide, the longest first.
 #[test]
 fn what_the_namespace_routes_to_another_attachment_is_that_ones() {
-    let mut attachment = attachment("192.168.0.1", "192.168.0.2");
     let routes = [
         ("0.0.0.0/0", Via::Gateway(ip("10.244.0.1"))),
         ("10.244.1.0/25", Via::Elsewhere),
         ("10.244.1.64/26", Via::OnLink),
         ("10.244.1.7/32", Via::Elsewhere),
     ];
-    attachment.interface = LinkTable::new(link(1500, "10.244.0.5", &routes)).unwrap();
-    attachment.destinations = Some(vec!["10.244.0.0/16".parse().unwrap()]);
-    let alone = AttachmentTables::new(attachment).unwrap();
+    let alone =
+        attachment_with(LinkTable::new(link(1500, "10.244.0.5", &routes)).unwrap(), &["10.244.0.0/16"]);
     let shared = alone.clone().with_routes_of_others(["10.244.1.0/25".parse().unwrap()]);
     for (destination, takes_alone, takes_shared) in [
         ("10.244.1.200", true, true), // the default route's
@@ -298,7 +292,7 @@ fn what_the_namespace_routes_to_another_attachment_is_that_ones() {
 fn what_is_left_to_the_kernel_is_not_allowed() {
     let left = |prefixes: &[&str]| {
         let prefixes = prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect();
-        let attachment = AttachmentTables::new(attachment("192.168.0.1", "192.168.0.2")).unwrap();
+        let attachment = attachment("192.168.0.1", "192.168.0.2");
         Tables::new(1, vec![Some(attachment.with_left_to_kernel(prefixes).unwrap())]).unwrap()
     };
     let kernels = Some(Refusal::Bypass(BypassReason::NotAllowed));
@@ -322,7 +316,7 @@ fn what_is_left_to_the_kernel_is_not_allowed() {
     let takes = |rule: &DestinationRule| matches!(rule.verdict, Verdict::Take { .. });
     assert!(!destinations(&all, AttachmentIndex(0)).iter().any(takes));
     let many = vec!["10.0.0.0/8".parse().unwrap(); 4097];
-    let tables = AttachmentTables::new(attachment("192.168.0.1", "192.168.0.2")).unwrap();
+    let tables = attachment("192.168.0.1", "192.168.0.2");
     assert!(matches!(tables.with_left_to_kernel(many), Err(TableError::TooMany { .. })));
 }
 
@@ -332,7 +326,7 @@ fn what_network_policies_forbid_is_dropped_where_it_would_pass_by_the_packet_fil
     let under = |permitted: Option<&[&str]>| {
         let permitted: Option<Vec<_>> =
             permitted.map(|all| all.iter().map(|prefix| prefix.parse().unwrap()).collect());
-        let attachment = AttachmentTables::new(attachment("192.168.0.1", "192.168.0.2")).unwrap();
+        let attachment = attachment("192.168.0.1", "192.168.0.2");
         Tables::new(1, vec![Some(attachment.permitting(permitted.as_deref()).unwrap())]).unwrap()
     };
     let forbidden = Some(Refusal::Drop(DropReason::NetworkPolicy, None));
@@ -351,6 +345,6 @@ fn what_network_policies_forbid_is_dropped_where_it_would_pass_by_the_packet_fil
         assert_eq!(refusal(&none, &flow(destination)), refusal(&free, &flow(destination)), "{destination}");
     }
     let many = vec!["10.0.0.0/8".parse().unwrap(); 4097];
-    let tables = AttachmentTables::new(attachment("192.168.0.1", "192.168.0.2")).unwrap();
+    let tables = attachment("192.168.0.1", "192.168.0.2");
     assert!(matches!(tables.permitting(Some(&many)), Err(TableError::TooMany { .. })));
 }

@@ -9,9 +9,9 @@ use std::net::IpAddr;
 
 use ktsn_model::{BypassReason, DropReason, IpPrefix};
 use ktsn_resolve::{
-    AskedFamilies, Attachment, AttachmentIndex, AttachmentTables, Bridged, Flow, Forwarding, Link, LinkTable,
-    Marks, Member, MemberAt, Neighbour, Overlay, Peer, PortIndex, Refusal, Replica, Resolved, Route, Tables,
-    Tunnel, Verdict, Via, Vxlan, VxlanBridged, VxlanRouted, destinations, next_replica, resolve_replica,
+    AskedFamilies, AttachmentIndex, AttachmentTables, Bridged, Flow, Forwarding, Link, LinkTable, Marks,
+    Member, MemberAt, Neighbour, Overlay, Peer, PortIndex, Refusal, Replica, Resolved, Route, Tables, Tunnel,
+    Verdict, Via, Vxlan, VxlanBridged, VxlanRouted, destinations, next_replica, resolve_replica,
 };
 use ktsn_wire::{MacAddress, Pcp, Tci, Vid, Vni, dissect};
 
@@ -152,17 +152,11 @@ fn tables(world: &World) -> Tables {
         Allowed::Far => Some(vec![far(world)]),
     };
     let tag = Tci { pcp: Pcp::new(3).unwrap(), dei: false, vid: Vid::new(9).unwrap() };
-    let attachment = AttachmentTables::new(Attachment {
-        interface: interface(world),
-        uplink: uplink(world).into(),
-        overlay: overlay(world),
-        destinations,
-        own: vec![],
-        vlan: world.is_tagged.then_some(tag),
-    });
+    let attachment =
+        AttachmentTables::new(interface(world), uplink(world).into(), overlay(world), destinations);
     let is_asked = world.pod_route == PodRoute::Rules;
     let asked = AskedFamilies { is_v4: is_asked && !world.is_v6, is_v6: is_asked && world.is_v6 };
-    let mut attachment = attachment.unwrap().asking(asked);
+    let mut attachment = attachment.unwrap().with_vlan(world.is_tagged.then_some(tag)).unwrap().asking(asked);
     if let Mode::Plain { forwards, has_gateway } = world.mode {
         let place = |place: Place| place.address(world.is_v6);
         let mut own = vec![place(Place::Node), underlay(world.is_v6, 1)];

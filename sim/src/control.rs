@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ktsn_model::{IpPrefix, LatePolicy};
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex,
-    Route, Tables, Tunnel, Via, Vxlan, VxlanRouted,
+    AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex, Route, Tables,
+    Tunnel, Via, Vxlan, VxlanRouted,
 };
 use ktsn_ring::{ClientMapping, Consumer, Destination, DestinationAction, Layout, StreamCode, StreamStatus};
 use ktsn_sched::policing::{
@@ -82,8 +82,8 @@ fn attachment(tenant: u16, known: bool) -> Result<AttachmentTables, Unmade> {
         }],
     };
     let (port, last) = (tenant + 1, 5 + tenant as u8);
-    Ok(AttachmentTables::new(Attachment {
-        interface: link(
+    Ok(AttachmentTables::new(
+        link(
             port,
             u32::from(port) + 1,
             last,
@@ -92,12 +92,10 @@ fn attachment(tenant: u16, known: bool) -> Result<AttachmentTables, Unmade> {
             vec![on_link("10.244.0.0/24")?, default],
             vec![neighbour(gateway, last)],
         )?,
-        uplink: link(0, 1, 1, UPLINK, 1_500, vec![on_link("192.168.50.0/24")?], vtep_known)?.into(),
-        overlay: Overlay::VxlanRouted(VxlanRouted::new(vxlan)?),
-        destinations: None,
-        own: Vec::new(),
-        vlan: None,
-    })?)
+        link(0, 1, 1, UPLINK, 1_500, vec![on_link("192.168.50.0/24")?], vtep_known)?.into(),
+        Overlay::VxlanRouted(VxlanRouted::new(vxlan)?),
+        None,
+    )?)
 }
 
 /// Tables of all tenants; `known[i]` says whether the next hop of tenant i is known.

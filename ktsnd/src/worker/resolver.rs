@@ -283,9 +283,7 @@ impl Resolver {
 
 #[cfg(test)]
 mod tests {
-    use ktsn_resolve::{
-        Attachment, AttachmentTables, Link, LinkTable, Marks, Neighbour, Overlay, PortIndex, Route, Via,
-    };
+    use ktsn_resolve::{AttachmentTables, Link, LinkTable, Marks, Neighbour, Overlay, PortIndex, Route, Via};
     use ktsn_wire::MacAddress;
 
     use super::*;
@@ -307,14 +305,12 @@ mod tests {
             })
         };
         let attachment = || {
-            AttachmentTables::new(Attachment {
-                interface: link(1).unwrap(),
-                uplink: link(0).unwrap().into(),
-                overlay: Overlay::None,
-                destinations: Some(vec!["10.0.0.0/8".parse().unwrap()]),
-                own: Vec::new(),
-                vlan: None,
-            })
+            AttachmentTables::new(
+                link(1).unwrap(),
+                link(0).unwrap().into(),
+                Overlay::None,
+                Some(vec!["10.0.0.0/8".parse().unwrap()]),
+            )
         };
         Tables::new(generation, vec![Some(attachment().unwrap()), Some(attachment().unwrap())]).unwrap()
     }

@@ -7,9 +7,8 @@ use std::net::IpAddr;
 
 use ktsn_model::DropReason;
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, Egress, Link, LinkFlow, LinkResolved, LinkShape,
-    LinkTable, Overlay, PortIndex, Refusal, Route, TableError, Tables, Via, destination_table, limits,
-    link_frame_max,
+    AttachmentIndex, AttachmentTables, Egress, Link, LinkFlow, LinkResolved, LinkShape, LinkTable, Overlay,
+    PortIndex, Refusal, Route, TableError, Tables, Via, destination_table, limits, link_frame_max,
 };
 use ktsn_wire::{EtherType, MacAddress, Pcp, Tci, Vid};
 use proptest::prelude::*;
@@ -37,14 +36,14 @@ fn link(port: u16, mtu: u32) -> LinkTable {
 }
 
 fn attachment(mtu: u32, vlan: Option<Tci>) -> AttachmentTables {
-    AttachmentTables::new(Attachment {
-        interface: link(1, mtu),
-        uplink: link(0, 1500).into(),
-        overlay: Overlay::None,
-        destinations: Some(vec!["10.0.0.0/24".parse().unwrap()]),
-        own: vec![],
-        vlan,
-    })
+    AttachmentTables::new(
+        link(1, mtu),
+        link(0, 1500).into(),
+        Overlay::None,
+        Some(vec!["10.0.0.0/24".parse().unwrap()]),
+    )
+    .unwrap()
+    .with_vlan(vlan)
     .unwrap()
 }
 
@@ -174,14 +173,8 @@ fn every_refusal_has_a_reason() {
     assert_eq!(reason(&tables, &raw, &foreign), Some(DropReason::Policed));
     let lldp = frame(MacAddress([1, 0x80, 0xc2, 0, 0, 0x0e]), b"\x88\xcc");
     assert_eq!(reason(&tables, &raw, &lldp), Some(DropReason::Policed));
-    let down = AttachmentTables::new(Attachment {
-        interface: link(1, 1500).with_state(false),
-        uplink: link(0, 1500).into(),
-        overlay: Overlay::None,
-        destinations: None,
-        own: vec![],
-        vlan: None,
-    });
+    let down =
+        AttachmentTables::new(link(1, 1500).with_state(false), link(0, 1500).into(), Overlay::None, None);
     let down = Tables::new(1, vec![Some(down.unwrap())]).unwrap();
     assert_eq!(reason(&down, &raw, &good), Some(DropReason::LinkDown));
 }
@@ -220,14 +213,8 @@ fn ip_and_arp_go_by_prefixes_and_the_others_by_mac_addresses() {
 #[test]
 fn the_clients_table_has_room_for_macs() {
     let prefixes = (0..64u8).map(|third| format!("10.{third}.0.0/24").parse().unwrap()).collect();
-    let attachment = AttachmentTables::new(Attachment {
-        interface: link(1, 1500),
-        uplink: link(0, 1500).into(),
-        overlay: Overlay::None,
-        destinations: Some(prefixes),
-        own: vec![],
-        vlan: None,
-    });
+    let attachment =
+        AttachmentTables::new(link(1, 1500), link(0, 1500).into(), Overlay::None, Some(prefixes));
     let named: Vec<_> = (0..16u8).map(|last| MacAddress([2, 0, 0, 0, 1, last])).collect();
     let tables = tables(attachment.unwrap().naming(named, true).unwrap());
     let table = destination_table(&tables, AttachmentIndex(0));

@@ -42,14 +42,12 @@ fn segment(flood: &[&str], flood_interface: bool, known: &[&str]) -> AttachmentT
         flood: flood.iter().map(|end| ip(end)).collect(),
         flood_interface,
     });
-    AttachmentTables::new(Attachment {
-        interface: link(1, 1450),
-        uplink: LinkTable::new(uplink).unwrap().into(),
-        overlay: Overlay::VxlanBridged(overlay.unwrap()),
-        destinations: Some(vec!["10.0.0.0/24".parse().unwrap()]),
-        own: vec![],
-        vlan: None,
-    })
+    AttachmentTables::new(
+        link(1, 1450),
+        LinkTable::new(uplink).unwrap().into(),
+        Overlay::VxlanBridged(overlay.unwrap()),
+        Some(vec!["10.0.0.0/24".parse().unwrap()]),
+    )
     .unwrap()
 }
 
@@ -202,15 +200,9 @@ fn lengths_are_the_tunnels() {
     assert!(left(&all, &sized(1464)).unwrap().is_some());
     assert_eq!(left(&all, &sized(1465)), Err(Refusal::Drop(DropReason::TooLong, None)));
     narrow = segment(&["192.168.0.4"], false, &["192.168.0.4"]);
-    let wide = AttachmentTables::new(Attachment {
-        interface: link(1, 9000),
-        uplink: narrow.uplink().clone().into(),
-        overlay: narrow.overlay().clone(),
-        destinations: None,
-        own: vec![],
-        vlan: Some(tci(0, 7)),
-    });
-    let wide = wide.unwrap();
+    let wide =
+        AttachmentTables::new(link(1, 9000), narrow.uplink().clone().into(), narrow.overlay().clone(), None);
+    let wide = wide.unwrap().with_vlan(Some(tci(0, 7))).unwrap();
     assert_eq!(link_frame_max(&wide), 1460, "with the tag that is added");
     let wide = tables(wide);
     let octets = |sent: &[u8]| {

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use ktsn_model::IpPrefix;
 use ktsn_resolve::limits::{NEIGHBOURS_MAX, ROUTES_MAX};
 use ktsn_resolve::{
-    AskedFamilies, Attachment, AttachmentTables, Link, LinkTable, Overlay, Route, Side, TableError, Via,
-    VxlanBridged,
+    AskedFamilies, AttachmentTables, Link, LinkTable, Overlay, Route, Side, TableError, Via, VxlanBridged,
 };
 use ktsn_wire::MacAddress;
 
@@ -105,18 +104,15 @@ fn tables_now(
     let forwarding = forwarding::forwarding(spec, &link, host, inputs.policies);
     let device = inside.devices.get(&interface);
     let (is_up, hop_limit) = device.map_or((false, None), |device| (device.up, device.hop_limit_v6));
-    let tables = AttachmentTables::new(Attachment {
-        interface: LinkTable::new(link)?
-            .with_state(is_up)
-            .with_hop_limit_v6(hop_limit)
-            .with_path_mtus(path_mtus),
+    let tables = AttachmentTables::new(
+        LinkTable::new(link)?.with_state(is_up).with_hop_limit_v6(hop_limit).with_path_mtus(path_mtus),
         uplink,
         overlay,
-        destinations: spec.attachment.allowed(),
-        own: inside.own().collect(),
-        vlan: spec.attachment.tag,
-    })?;
+        spec.attachment.allowed(),
+    )?;
     let tables = tables
+        .with_own(inside.own())?
+        .with_vlan(spec.attachment.tag)?
         .with_routes_of_others(inside.routes_by(others))
         .with_local(inside.local())?
         .with_filtered(filtered)?

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use ktsn_model::{AdminPort, DropReason, GateControlEntry, GateOperation, GateStates, PriorityMap};
 use ktsn_port::memory::Memory;
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, Bridged, Link, LinkTable, Neighbour, Overlay, PortIndex,
-    Route, Tables, Tunnel, Via, VxlanBridged,
+    AttachmentIndex, AttachmentTables, Bridged, Link, LinkTable, Neighbour, Overlay, PortIndex, Route,
+    Tables, Tunnel, Via, VxlanBridged,
 };
 use ktsn_ring::{ClockId, SlotFrame};
 use ktsn_sched::GateProgram;
@@ -18,7 +18,7 @@ use ktsn_time::{Nanos, Tai};
 use ktsn_wire::{MacAddress, Vni, dissect, wire_octets};
 use proptest::prelude::*;
 
-use super::world::{AHEAD, App, POD, Wire, World, attachment, link, policy};
+use super::world::{AHEAD, App, POD, Wire, World, link, policy};
 use super::{MS, US, payload};
 use crate::stats::PortStats;
 use crate::worker::{AttachmentPolicy, Command, HAND_OVER_AT_START, NewPort};
@@ -48,14 +48,11 @@ fn segment(generation: u64, flood: &[u8], known: &[u8], flood_interface: bool) -
         flood: flood.iter().map(|last| end(*last)).collect(),
         flood_interface,
     });
-    let attachment = Attachment {
-        interface: link(1, 5, POD, 1450, Vec::new(), POD),
-        uplink: LinkTable::new(uplink).unwrap().into(),
-        overlay: Overlay::VxlanBridged(overlay.unwrap()),
-        destinations: Some(vec!["0.0.0.0/0".parse().unwrap()]),
-        ..attachment(true)
-    };
-    Tables::new(generation, vec![Some(AttachmentTables::new(attachment).unwrap())]).unwrap()
+    let (interface, uplink) = (link(1, 5, POD, 1450, Vec::new(), POD), LinkTable::new(uplink).unwrap());
+    let overlay = Overlay::VxlanBridged(overlay.unwrap());
+    let destinations = vec!["0.0.0.0/0".parse().unwrap()];
+    let attachment = AttachmentTables::new(interface, uplink.into(), overlay, Some(destinations)).unwrap();
+    Tables::new(generation, vec![Some(attachment)]).unwrap()
 }
 
 fn set(world: &mut World, tables: Tables) {

@@ -10,7 +10,7 @@ use ktsn_resolve::{AttachmentTables, Overlay, Route, Tables, Via};
 use ktsn_ring::ClockId;
 use ktsn_sched::policing::PolicingConfig;
 
-use super::world::{App, POD, World, attachment, link, tables};
+use super::world::{App, POD, World, link, tables, uplink};
 use super::{MS, payload};
 use crate::worker::{Command, Policing, Returned};
 
@@ -46,12 +46,11 @@ fn a_frame_waits_for_its_next_hops_mac_address() {
 fn each_next_hop_is_asked_for() {
     let mut world = World::new(800);
     let app = world.client(64);
-    let mut pods = attachment(false);
     let on_link = Route { prefix: "10.244.0.0/24".parse().unwrap(), via: Via::OnLink, source: None };
-    pods.interface = link(0, 5, POD, 1450, vec![on_link], POD);
-    pods.overlay = Overlay::None;
-    pods.destinations = Some(vec!["10.244.0.0/24".parse().unwrap()]);
-    let pods = Tables::new(2, vec![Some(AttachmentTables::new(pods).unwrap())]).unwrap();
+    let interface = link(0, 5, POD, 1450, vec![on_link], POD);
+    let destinations = vec!["10.244.0.0/24".parse().unwrap()];
+    let pods = AttachmentTables::new(interface, uplink(), Overlay::None, Some(destinations)).unwrap();
+    let pods = Tables::new(2, vec![Some(pods)]).unwrap();
     world.outbox.send(Command::Tables(Arc::new(pods))).unwrap();
     let now = world.clocks.at();
     for last in [21, 22, 23, 21, 22, 23] {

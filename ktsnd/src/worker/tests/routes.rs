@@ -10,7 +10,7 @@ use ktsn_resolve::{
 };
 use ktsn_ring::ClockId;
 
-use super::world::{App, POD, World, attachment, link};
+use super::world::{App, POD, World, link, uplink};
 use super::{MS, payload};
 use crate::worker::{Command, Returned, RouteNews};
 
@@ -18,15 +18,14 @@ const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 9);
 
 /// A pod in whose namespace rules decide on IPv4; the answers of `revision` hold.
 pub(super) fn asking(generation: u64, revision: u64) -> Tables {
-    let mut pod = attachment(true);
     let wrong = IpAddr::V4(Ipv4Addr::new(10, 244, 0, 1));
     let default =
         ktsn_resolve::Route { prefix: "0.0.0.0/0".parse().unwrap(), via: Via::Gateway(wrong), source: None };
-    pod.interface = link(0, 5, POD, 1450, vec![default], ROUTER);
-    pod.overlay = Overlay::None;
-    pod.destinations = Some(vec!["0.0.0.0/0".parse().unwrap()]);
+    let interface = link(0, 5, POD, 1450, vec![default], ROUTER);
+    let destinations = vec!["0.0.0.0/0".parse().unwrap()];
     let asked = AskedFamilies { is_v4: true, is_v6: false };
-    let pod = AttachmentTables::new(pod).unwrap().asking(asked).with_answers_of(revision);
+    let pod = AttachmentTables::new(interface, uplink(), Overlay::None, Some(destinations)).unwrap();
+    let pod = pod.asking(asked).with_answers_of(revision);
     Tables::new(generation, vec![Some(pod)]).unwrap()
 }
 

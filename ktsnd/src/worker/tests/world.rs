@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use ktsn_model::{DropReason, LatePolicy, PriorityMap};
 use ktsn_port::memory::Memory;
 use ktsn_resolve::{
-    Attachment, AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex,
-    Route, Tables, Tunnel, Via, Vxlan, VxlanRouted,
+    AttachmentIndex, AttachmentTables, Link, LinkTable, Neighbour, Overlay, Peer, PortIndex, Route, Tables,
+    Tunnel, Via, Vxlan, VxlanRouted,
 };
 use ktsn_ring::{
     ClientMapping, ClockId, Consumer, Destination, DestinationAction, Layout, Producer, SlotFlags, SlotFrame,
@@ -230,20 +230,27 @@ pub(super) fn tables_of(generation: u64, with_neighbour: bool, count: usize) -> 
 
 /// Tables with another address of the pod's interface.
 pub(super) fn tables_with_interface_mac(generation: u64, mac: [u8; 6]) -> Tables {
-    let mut attachment = attachment(true);
-    attachment.interface = link(1, mac[5], POD, 1450, Vec::new(), POD);
-    Tables::new(generation, vec![Some(AttachmentTables::new(attachment).unwrap())]).unwrap()
+    let interface = link(1, mac[5], POD, 1450, Vec::new(), POD);
+    let attachment = AttachmentTables::new(interface, uplink(), overlay(true), None).unwrap();
+    Tables::new(generation, vec![Some(attachment)]).unwrap()
 }
 
 fn attachment_tables(with_neighbour: bool) -> AttachmentTables {
-    AttachmentTables::new(attachment(with_neighbour)).unwrap()
-}
-
-pub(super) fn attachment(with_neighbour: bool) -> Attachment {
     let on_link = |text: &str| Route { prefix: text.parse().unwrap(), via: Via::OnLink, source: None };
     let gateway = Ipv4Addr::new(10, 244, 0, 1);
     let default =
         Route { prefix: "0.0.0.0/0".parse().unwrap(), via: Via::Gateway(IpAddr::V4(gateway)), source: None };
+    let interface = link(1, 5, POD, 1450, vec![on_link("10.244.0.0/24"), default], gateway);
+    AttachmentTables::new(interface, uplink(), overlay(with_neighbour), None).unwrap()
+}
+
+pub(super) fn uplink() -> Arc<LinkTable> {
+    let on_link = Route { prefix: "192.168.50.0/24".parse().unwrap(), via: Via::OnLink, source: None };
+    let (own, neighbour) = (Ipv4Addr::new(192, 168, 50, 1), Ipv4Addr::new(192, 168, 50, 2));
+    link(0, 1, own, 1500, vec![on_link], neighbour).into()
+}
+
+fn overlay(with_neighbour: bool) -> Overlay {
     let vtep = Ipv4Addr::new(192, 168, 50, if with_neighbour { 2 } else { 3 });
     let vxlan = Vxlan {
         tunnel: Tunnel {
@@ -257,22 +264,7 @@ pub(super) fn attachment(with_neighbour: bool) -> Attachment {
             mac: MacAddress([2, 0, 0, 0, 1, 2]),
         }],
     };
-    Attachment {
-        interface: link(1, 5, POD, 1450, vec![on_link("10.244.0.0/24"), default], gateway),
-        uplink: link(
-            0,
-            1,
-            Ipv4Addr::new(192, 168, 50, 1),
-            1500,
-            vec![on_link("192.168.50.0/24")],
-            Ipv4Addr::new(192, 168, 50, 2),
-        )
-        .into(),
-        overlay: Overlay::VxlanRouted(VxlanRouted::new(vxlan).unwrap()),
-        destinations: None,
-        own: Vec::new(),
-        vlan: None,
-    }
+    Overlay::VxlanRouted(VxlanRouted::new(vxlan).unwrap())
 }
 
 pub(in crate::worker) fn policy(stats: &Arc<AttachmentStats>) -> AttachmentPolicy {

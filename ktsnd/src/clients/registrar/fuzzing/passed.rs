@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ktsn_resolve::{Attachment, AttachmentTables, Link, LinkTable, Overlay, PortIndex, Tables};
+use ktsn_resolve::{AttachmentTables, Link, LinkTable, Overlay, PortIndex, Tables};
 use ktsn_wire::MacAddress;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fstat, memfd_create};
@@ -180,15 +180,8 @@ pub(super) fn tables(generation: u64, variant: u8) -> Tables {
         LinkTable::new(link).expect("a table")
     };
     let attachment = || {
-        let attachment = Attachment {
-            interface: link(1),
-            uplink: link(0).into(),
-            overlay: Overlay::None,
-            destinations: Some(vec![destination.parse().expect("a prefix")]),
-            own: vec![],
-            vlan: None,
-        };
-        AttachmentTables::new(attachment).expect("tables")
+        let destinations = vec![destination.parse().expect("a prefix")];
+        AttachmentTables::new(link(1), link(0).into(), Overlay::None, Some(destinations)).expect("tables")
     };
     let all = match variant {
         0 => vec![],
