@@ -29,7 +29,7 @@ mod turns;
 mod tests;
 
 pub use budget::RefusedBy;
-pub use directory::{ClientView, Directory, Served};
+pub use directory::{ClientView, Directory, ServedAttachment};
 pub use receivers::{Receivers, Receiving};
 pub(crate) use registrar::fuzzing;
 pub use registrar::{RegistrarError, RegistrarHandle};

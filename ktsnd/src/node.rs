@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, info, warn};
 
-use crate::clients::{Directory, RegistrarHandle};
+use crate::clients::{Directory, RegistrarHandle, ServedAttachment};
 use crate::limits;
 use crate::tables;
 use crate::worker::{Command, Returned, RouteNews};
@@ -36,7 +36,7 @@ use intent::Intent;
 pub(crate) use mailbox::{Event, EventSender, Mailbox};
 use ports::Ports;
 pub use request::{NodeError, NodeRequest};
-use served::{ServedAttachment, ServedAttachments};
+use served::ServedAttachments;
 use watch::Watch;
 use workers::Workers;
 
@@ -211,7 +211,7 @@ impl Node {
     /// Says what the counter `beyond_horizon` cannot: how far, and what is probably wrong.
     fn beyond_horizon(&self, index: AttachmentIndex, ahead: Nanos) {
         let Some(attached) = self.served.get(index) else { return };
-        let (name, horizon) = (&attached.attachment.name, attached.attachment.horizon);
+        let (name, horizon) = (attached.name(), attached.attachment.horizon);
         let excess = ahead.saturating_sub(limits::TAI_MINUS_UTC);
         let mistaken = (Nanos::from_seconds(-1)..=Nanos::from_seconds(10)).contains(&excess);
         let (_, offset) = crate::sys::clock_state();
@@ -237,8 +237,8 @@ impl Node {
         for warning in self.served.capture_by_tables(&tables, before) {
             self.watch.warn(warning);
         }
-        let is_new = |(index, attached): (AttachmentIndex, &ServedAttachment)| {
-            attached.attachment.is_short() && tables.generation_of(index) > before
+        let is_new = |attached: &ServedAttachment| {
+            attached.attachment.is_short() && tables.generation_of(attached.index) > before
         };
         if self.served.iter().any(is_new) {
             self.watch.ingress_by_tables(&self.served, &tables);

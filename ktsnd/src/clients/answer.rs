@@ -11,7 +11,7 @@ use ktsn_ring::{
     Destination, DestinationAction, Layout, LinkFacts, StreamCode, StreamStatus, layout, stream_flags,
 };
 
-use super::directory::Served;
+use super::directory::ServedAttachment;
 use super::socket::SocketFacts;
 use super::streams::PAGE_OCTETS;
 use crate::limits;
@@ -22,12 +22,16 @@ const SLOTS_LEAST: u32 = 64;
 
 /// The layout of a client's region: the configured number of slots, less if they do not fit into `octets_max` or into `memory`
 /// octets of ktsnd ([`memory_of`]). Lack of memory never makes it fewer than [`SLOTS_LEAST`]. A slot holds the interface's MTU.
-pub(super) fn layout_for<P>(served: &Served<P>, memory: u64) -> Result<Layout, ktsn_ring::LayoutError> {
+pub(super) fn layout_for<P>(
+    served: &ServedAttachment<P>,
+    memory: u64,
+) -> Result<Layout, ktsn_ring::LayoutError> {
     // A packet socket's frame has its Ethernet header and a tag in the slot too.
     let wanted = layout::SLOT_HEADER_OCTETS as u32 + served.mtu.saturating_add(18);
     let slot_octets = wanted.next_power_of_two().clamp(layout::SLOT_OCTETS_MIN, layout::SLOT_OCTETS_MAX);
-    let fitting = u32::try_from(served.limits.octets_max / u64::from(slot_octets)).unwrap_or(u32::MAX);
-    let most = served.limits.slots.min(fitting).clamp(1, layout::SLOTS_MAX);
+    let fitting =
+        u32::try_from(served.attachment.clients.octets_max / u64::from(slot_octets)).unwrap_or(u32::MAX);
+    let most = served.attachment.clients.slots.min(fitting).clamp(1, layout::SLOTS_MAX);
     let of = |slots| Layout::new(slots, slot_octets, limits::STREAMS_MAX, layout::DESTINATIONS_MAX);
     // The most that fits lies in `low..high`, unless even `low` does not fit.
     let (mut low, mut high) = (most.min(SLOTS_LEAST), most + 1);
@@ -48,7 +52,7 @@ pub(super) fn memory_of(layout: &Layout) -> u64 {
 /// Whether a socket can be a stream of this attachment. One that is bound to another address than its interface's is
 /// not: what it sends keeps that source, which headers made here could not have. Nor is one that is bound to an address
 /// of the interface that was not given to the attachment (`not_allowed`).
-pub(super) fn judge<P>(served: &Served<P>, tables: &Tables, facts: &SocketFacts) -> StreamCode {
+pub(super) fn judge<P>(served: &ServedAttachment<P>, tables: &Tables, facts: &SocketFacts) -> StreamCode {
     if facts.netns_cookie != served.netns_cookie {
         StreamCode::NotAttached
     } else if !(facts.udp || facts.link.is_some())
@@ -94,9 +98,9 @@ pub(super) fn code_for(tables: Option<&AttachmentTables>, local: IpAddr) -> Stre
 }
 
 /// What is granted to every stream of an attachment ([`stream_flags`]).
-pub(super) fn flags_of<P>(served: &Served<P>) -> u16 {
-    let tai = if served.limits.allow_tai { stream_flags::TAI_GRANTED } else { 0 };
-    tai | served.limits.take_from.map_or(0, stream_flags::takes_untimed_from)
+pub(super) fn flags_of<P>(served: &ServedAttachment<P>) -> u16 {
+    let tai = if served.attachment.clients.allow_tai { stream_flags::TAI_GRANTED } else { 0 };
+    tai | served.attachment.clients.take_from.map_or(0, stream_flags::takes_untimed_from)
 }
 
 /// The answer to a UDP socket; `code`: that of [`code_for`].
@@ -229,6 +233,7 @@ fn destination_table(tables: &Tables, attachment: AttachmentIndex) -> Vec<Destin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clients::fuzzing::served;
     use crate::config::ClientLimits;
     use proptest::prelude::*;
 
@@ -264,17 +269,8 @@ mod tests {
             memory in 0u64..1 << 24,
         ) {
             let (worker, ..) = crate::worker::queues::<ktsn_port::AnyPort>().unwrap();
-            let served = Served {
-                index: AttachmentIndex(0),
-                name: String::new(),
-                netns_cookie: 1,
-                interface_index: 1,
-                mtu,
-                limits: ClientLimits { slots, octets_max, clients_max: 1, memory_max: 1 << 30, ..ClientLimits::default() },
-                horizon: ktsn_time::Nanos::from_seconds(10),
-                stats: std::sync::Arc::default(),
-                worker,
-            };
+            let clients = ClientLimits { slots, octets_max, ..ClientLimits::default() };
+            let served = served(AttachmentIndex(0), mtu, clients, worker);
             let layout = layout_for(&served, u64::MAX).unwrap();
             prop_assert!(layout.slots_count() <= slots as usize);
             let octets = (layout.slots_count() * layout.slot_octets()) as u64;

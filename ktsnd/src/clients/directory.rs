@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ktsn_resolve::{AttachmentIndex, Tables};
+use ktsn_port::AnyPort;
+use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
 use ktsn_ring::Attention;
 use ktsn_ring::receive::ReceiveArea;
-use ktsn_time::Nanos;
 
 use super::budget::{Account, RefusedBy, available};
 use super::kept::KeptSockets;
@@ -17,39 +17,40 @@ use super::later::Later;
 use super::notifier::{self, Process, Processes};
 use super::receivers::{Grantee, Receivers};
 use super::streams::Streams;
-use crate::config::ClientLimits;
+use crate::config::Attachment;
 use crate::limits;
 use crate::queue::Receiver;
 use crate::stats::AttachmentStats;
 use crate::worker::{ClientKey, Notice, Outbox, StreamInfo};
 
-/// An attachment as the registrar needs it.
+/// An attachment that is served, for the node and for the registrar. It never changes.
 #[derive(Debug)]
-pub struct Served<P> {
+pub struct ServedAttachment<P = AnyPort> {
     /// Its index in the tables.
     pub index: AttachmentIndex,
-    /// Its name.
-    pub name: String,
+    /// As it was asked for, with the addresses that were found.
+    pub attachment: Attachment,
+    /// The device of its uplink.
+    pub uplink: String,
+    /// The port that sends what leaves by the pod's interface.
+    pub interface_port: PortIndex,
     /// SO_NETNS_COOKIE of its namespace.
     pub netns_cookie: u64,
     /// Index of the pod's interface in its namespace, for SO_BINDTODEVICE.
     pub interface_index: u32,
     /// MTU of the pod's interface, octets.
     pub mtu: u32,
-    /// What its clients may have and do.
-    pub limits: ClientLimits,
-    /// How far ahead a transmit time may be.
-    pub horizon: Nanos,
     /// Where its clients' frames are counted.
     pub stats: Arc<AttachmentStats>,
     /// The worker that takes its clients' frames.
     pub worker: Outbox<P>,
 }
 
-impl<P> Clone for Served<P> {
-    fn clone(&self) -> Self {
-        let (name, stats, worker) = (self.name.clone(), self.stats.clone(), self.worker.clone());
-        Self { name, stats, worker, ..*self }
+impl<P> ServedAttachment<P> {
+    /// Its name, unique on the node.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.attachment.name
     }
 }
 
@@ -72,7 +73,7 @@ pub struct ClientView {
 
 #[derive(Debug)]
 pub(super) struct Known<P> {
-    pub served: Vec<Served<P>>,
+    pub served: Vec<Arc<ServedAttachment<P>>>,
     pub clients: BTreeMap<ClientKey, ClientView>,
     pub tables: Arc<Tables>,
     /// Octets of ktsnd's memory that all clients together have at most.
@@ -83,14 +84,14 @@ pub(super) struct Known<P> {
 
 impl<P> Known<P> {
     /// The attachment that a program asks for: of its socket's namespace, with this interface, or the first one (0).
-    pub(super) fn find(&self, netns_cookie: u64, interface_index: u32) -> Option<&Served<P>> {
+    pub(super) fn find(&self, netns_cookie: u64, interface_index: u32) -> Option<&Arc<ServedAttachment<P>>> {
         let mut of_namespace = self.served.iter().filter(|s| s.netns_cookie == netns_cookie);
         of_namespace.find(|s| interface_index == 0 || s.interface_index == interface_index)
     }
 
     /// Interfaces of the other attachments of an attachment's namespace.
     pub(super) fn others(&self, netns_cookie: u64, of: AttachmentIndex) -> Vec<u32> {
-        let is_other = |s: &&Served<P>| s.netns_cookie == netns_cookie && s.index != of;
+        let is_other = |s: &&Arc<ServedAttachment<P>>| s.netns_cookie == netns_cookie && s.index != of;
         self.served.iter().filter(is_other).map(|s| s.interface_index).collect()
     }
 
@@ -102,8 +103,10 @@ impl<P> Known<P> {
         }
         let account = |index, used: Option<u64>, max| Account { index, used: used.unwrap_or(0), max };
         let mut accounts: Vec<Account> = Vec::with_capacity(self.served.len() + used.len());
-        accounts
-            .extend(self.served.iter().map(|s| account(s.index, used.remove(&s.index), s.limits.memory_max)));
+        for served in &self.served {
+            let memory_max = served.attachment.clients.memory_max;
+            accounts.push(account(served.index, used.remove(&served.index), memory_max));
+        }
         // Their attachments are gone, and the worker has not given them back yet.
         accounts.extend(used.into_iter().map(|(index, used)| account(index, Some(used), 0)));
         available(self.memory_max, &accounts, of)
@@ -189,7 +192,7 @@ impl<P> Directory<P> {
     }
 
     /// Begins to serve an attachment (instead of an older one with the same index); tell the registrar afterwards.
-    pub fn serve(&self, served: Served<P>) {
+    pub fn serve(&self, served: Arc<ServedAttachment<P>>) {
         let mut known = self.lock();
         known.served.retain(|s| s.index != served.index);
         known.served.push(served);

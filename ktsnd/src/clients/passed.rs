@@ -108,7 +108,7 @@ impl<P: Send + 'static> Directory<P> {
             let served = known.served.iter().find(|served| served.index == passed.attachment);
             let view = known.clients.get(&client);
             let info = view.and_then(|view| view.streams.get(u32::from(stream)).cloned());
-            let served = served.map(|of| (of.stats.clone(), of.horizon, of.netns_cookie));
+            let served = served.map(|of| (of.stats.clone(), of.attachment.horizon, of.netns_cookie));
             (served, info, view.map_or(0, |view| view.pid))
         };
         // Its namespace is gone.

@@ -27,6 +27,7 @@ use rustix::net::{
 };
 
 use super::connection::{Read, Received, read, write};
+use super::fuzzing::served;
 use super::*;
 use crate::config::ClientLimits;
 use crate::worker::{Command, Inbox, queues};
@@ -103,24 +104,16 @@ fn start_with(clients_max: u32, look: socket::Examine) -> Running {
     let (worker, inbox, _returned, _wake) = queues::<Memory>().unwrap();
     let directory = Directory::new(Arc::new(Tables::new(0, Vec::new()).unwrap()));
     let netns_cookie = examine(UdpSocket::bind("127.0.0.1:0").unwrap().into()).unwrap().netns_cookie;
-    directory.serve(Served {
-        index: AttachmentIndex(0),
-        name: "here".to_owned(),
-        netns_cookie,
-        interface_index: 1,
-        mtu: 1450,
-        limits: ClientLimits {
-            slots: 64,
-            octets_max: 1 << 20,
-            clients_max,
-            memory_max: 64 << 20,
-            receive_period: Some(Nanos::from_millis(4)),
-            ..ClientLimits::default()
-        },
-        horizon: Nanos::from_seconds(10),
-        stats: Arc::default(),
-        worker,
-    });
+    let limits = ClientLimits {
+        slots: 64,
+        octets_max: 1 << 20,
+        clients_max,
+        memory_max: 64 << 20,
+        receive_period: Some(Nanos::from_millis(4)),
+        ..ClientLimits::default()
+    };
+    let attachment = served(AttachmentIndex(0), 1450, limits, worker);
+    directory.serve(Arc::new(ServedAttachment { netns_cookie, ..attachment }));
     let registrar = RegistrarHandle::start_with(&path, directory.clone(), look).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let (stopped, known) = (stop.clone(), directory.clone());
@@ -129,6 +122,17 @@ fn start_with(clients_max: u32, look: socket::Examine) -> Running {
 }
 
 impl Running {
+    /// The attachment that is served first, to be changed.
+    fn attachment(&self) -> ServedAttachment<Memory> {
+        let first = self.directory.lock().served[0].clone();
+        let limits = first.attachment.clients;
+        ServedAttachment {
+            netns_cookie: first.netns_cookie,
+            stats: first.stats.clone(),
+            ..served(first.index, first.mtu, limits, first.worker.clone())
+        }
+    }
+
     fn connect(&self) -> OwnedFd {
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         connect(&fd, &SocketAddrUnix::new(&self.path).unwrap()).unwrap();
@@ -239,16 +243,8 @@ fn each_attachment_of_a_namespace_is_asked_for_by_its_interface() {
     let running = start(1);
     let (first, reply) = running.hello(ABI as u16);
     assert_eq!(reply.map(|r| (r.status, r.interface_index)), Some((HelloStatus::Attached, 1)));
-    let second = {
-        let known = running.directory.lock();
-        Served {
-            index: AttachmentIndex(1),
-            name: "net1".to_owned(),
-            interface_index: 7,
-            ..known.served[0].clone()
-        }
-    };
-    running.directory.serve(second);
+    let second = ServedAttachment { index: AttachmentIndex(1), interface_index: 7, ..running.attachment() };
+    running.directory.serve(Arc::new(second));
     running.registrar.as_ref().unwrap().tables_changed();
     let (net1, reply) = running.hello_at(ABI as u16, 7);
     assert_eq!(reply.map(|r| (r.status, r.interface_index)), Some((HelloStatus::Attached, 7)));

@@ -2,16 +2,14 @@
 //! What the control API lists: ports, attachments, their clients, overlays, rules and policies.
 
 use ktsn_proto::v1;
-use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::receive::{ListenerName, ListenerReading, ReceiveCount};
 
-use crate::clients::{ClientView, Receiving};
+use crate::clients::{ClientView, Receiving, ServedAttachment};
 use crate::config::{Attachment, AttachmentConfig, OverlayConfig};
 use crate::node::ports::OpenPort;
-use crate::node::served::ServedAttachment;
 use crate::node::{Node, NodeError};
 use crate::policy::Hindrance;
-use crate::tables::{OverlayState, PeerState, Restriction};
+use crate::tables::{OverlayNews, OverlayState, PeerState, Restriction};
 
 /// Rules, destinations of each, prefixes of a policy, and conflicts of an overlay that a listing shows.
 const SHOWN: usize = 16;
@@ -20,10 +18,10 @@ const SHOWN: usize = 16;
 pub(crate) fn list(node: &Node) -> v1::ListReply {
     let ports = node.ports.iter().map(|(_, open)| port(node, open));
     let (clients, receiving) = (node.directory.clients(), node.directory.receivers().list());
-    let attachments = node.served.iter().map(|(index, attached)| {
-        let clients = clients.iter().filter(|c| c.attachment == index);
+    let attachments = node.served.iter().map(|attached| {
+        let clients = clients.iter().filter(|c| c.attachment == attached.index);
         let clients = clients.map(|client| client_message(client, receiving.get(&client.key)));
-        attachment(node, index, attached, clients.collect())
+        attachment(node, attached, clients.collect())
     });
     v1::ListReply { ports: ports.collect(), attachments: attachments.collect() }
 }
@@ -47,25 +45,20 @@ fn port(node: &Node, p: &OpenPort) -> v1::Port {
     }
 }
 
-fn attachment(
-    node: &Node,
-    index: AttachmentIndex,
-    attached: &ServedAttachment,
-    clients: Vec<v1::Client>,
-) -> v1::AttachmentState {
-    let (name, tables) = (attached.name(), node.latest.attachment(index));
-    let state = attached.overlay.as_ref().map(|news| &*news.state);
-    let rules = attached.rules.iter().flat_map(|news| news.hindrances.iter());
+fn attachment(node: &Node, attached: &ServedAttachment, clients: Vec<v1::Client>) -> v1::AttachmentState {
+    let (name, tables) = (attached.name(), node.latest.attachment(attached.index));
+    let (news, rules) = (node.served.overlay_of(attached.index), node.served.rules_of(attached.index));
+    let hindrances = rules.into_iter().flat_map(|rules| rules.hindrances.iter());
     // What closes the attachment, or what network policies leave of it; none: everything is left.
     let restriction = node.watch.closed.of(name).or_else(|| node.intent.restriction(name));
     v1::AttachmentState {
         name: name.to_owned(),
-        attachment: listed(&attached.attachment, state).json(),
+        attachment: listed(&attached.attachment, news.map(|news| &*news.state)).json(),
         clients,
-        overlay: overlay(attached),
-        rules: rules.take(SHOWN).map(rule).collect(),
+        overlay: news.map(overlay),
+        rules: hindrances.take(SHOWN).map(rule).collect(),
         policy: restriction.map(|restriction| policy(name, restriction)),
-        rules_count: attached.rules.as_ref().map_or(0, |news| news.rules_count),
+        rules_count: rules.map_or(0, |rules| rules.rules_count),
         withheld: tables
             .map(|tables| tables.withheld().iter().map(ToString::to_string).collect())
             .unwrap_or_default(),
@@ -140,9 +133,9 @@ fn policy(name: &str, of: &Restriction) -> v1::AttachmentPolicy {
 
 /// The overlay peers of an attachment that are in force.
 pub(crate) fn peers(node: &Node, name: &str) -> Result<Vec<v1::PeerState>, NodeError> {
-    let attached = node.served.find(name).and_then(|index| node.served.get(index));
-    let attached = attached.ok_or_else(|| NodeError::Unknown(name.to_owned()))?;
-    Ok(attached.overlay.iter().flat_map(|overlay| &overlay.state.peers).map(peer).collect())
+    let index = node.served.find(name).ok_or_else(|| NodeError::Unknown(name.to_owned()))?;
+    let overlay = node.served.overlay_of(index);
+    Ok(overlay.into_iter().flat_map(|overlay| &overlay.state.peers).map(peer).collect())
 }
 
 fn peer(peer: &PeerState) -> v1::PeerState {
@@ -164,15 +157,14 @@ fn count(peers: usize) -> u32 {
 }
 
 /// An attachment's overlay in few words, however many peers it has.
-fn overlay(attached: &ServedAttachment) -> Option<v1::OverlayState> {
-    let news = attached.overlay.as_ref()?;
+fn overlay(news: &OverlayNews) -> v1::OverlayState {
     let overlay = &news.state;
     let mut peers = std::collections::BTreeMap::new();
     for peer in &overlay.peers {
         *peers.entry(peer.source.word().to_owned()).or_insert(0) += 1;
     }
     let missing = overlay.peers.iter().filter(|peer| peer.end.is_err()).count();
-    Some(v1::OverlayState {
+    v1::OverlayState {
         device: overlay.device.clone(),
         vni: overlay.vni,
         port: u32::from(overlay.port),
@@ -184,5 +176,5 @@ fn overlay(attached: &ServedAttachment) -> Option<v1::OverlayState> {
         peers_missing: count(missing),
         conflicts: overlay.conflicts.iter().take(SHOWN).cloned().collect(),
         conflicts_count: news.conflicts_count,
-    })
+    }
 }

@@ -9,16 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ktsn_bpf::Tallied;
 use ktsn_model::{BypassReason, DropReason};
 use ktsn_proto::v1;
-use ktsn_resolve::AttachmentIndex;
 use tracing::warn;
 
 use super::{health, histogram_message};
-use crate::clients::RefusedBy;
+use crate::clients::{RefusedBy, ServedAttachment};
 use crate::config::ReceiveMode;
 use crate::ingress::Uplink;
 use crate::metrics::{AttachmentSnapshot, PortSnapshot, Snapshot};
 use crate::node::ports::OpenPort;
-use crate::node::served::ServedAttachment;
 use crate::node::watch::NO_WAY_IN;
 use crate::node::{Node, NodeError};
 use crate::stats::{AttachmentStats, PortRefusal, StreamFilterStats, WorkerStats};
@@ -38,10 +36,10 @@ pub(crate) fn statistics(node: &Node, name: &str) -> Result<v1::StatisticsReply,
     if !name.is_empty() && node.served.find(name).is_none() {
         return Err(NodeError::Unknown(name.to_owned()));
     }
-    let wanted = |(_, a): &(AttachmentIndex, &ServedAttachment)| name.is_empty() || a.name() == name;
+    let wanted = |a: &&ServedAttachment| name.is_empty() || a.name() == name;
     Ok(v1::StatisticsReply {
         at_monotonic_ns: monotonic_now().as_nanos(),
-        attachments: node.served.iter().filter(wanted).map(|(i, a)| attachment(node, i, a)).collect(),
+        attachments: node.served.iter().filter(wanted).map(|a| attachment(node, a)).collect(),
         workers: node.workers.stats().map(|(uplink, stats)| worker(uplink, stats)).collect(),
         ports: node.ports.iter().map(|(_, open)| port(node, open)).collect(),
         detached: name.is_empty().then(|| {
@@ -57,12 +55,12 @@ pub(crate) fn statistics(node: &Node, name: &str) -> Result<v1::StatisticsReply,
 pub(crate) fn snapshot(node: &Node) -> Snapshot {
     node.directory.receivers().look();
     let clients = node.directory.clients_by_attachment();
-    let attachment = |(index, attached): (AttachmentIndex, &ServedAttachment)| AttachmentSnapshot {
+    let attachment = |attached: &ServedAttachment| AttachmentSnapshot {
         name: attached.name().to_owned(),
-        clients: clients.get(&index).copied().unwrap_or_default(),
+        clients: clients.get(&attached.index).copied().unwrap_or_default(),
         stats: attached.stats.clone(),
-        ingress: ingress(node, index, attached),
-        receive: receive(node, index, attached),
+        ingress: ingress(node, attached),
+        receive: receive(node, attached),
         deferral: deferral(node, attached),
     };
     let port = |port: &OpenPort| PortSnapshot {
@@ -140,11 +138,11 @@ fn stream_filters(node: &Node, stats: &[StreamFilterStats]) -> Vec<v1::StreamFil
     shown.collect()
 }
 
-fn attachment(node: &Node, index: AttachmentIndex, attached: &ServedAttachment) -> v1::AttachmentStatistics {
+fn attachment(node: &Node, attached: &ServedAttachment) -> v1::AttachmentStatistics {
     v1::AttachmentStatistics {
-        ingress: ingress(node, index, attached),
+        ingress: ingress(node, attached),
         deferral: deferral(node, attached),
-        receive: receive(node, index, attached),
+        receive: receive(node, attached),
         ..statistics_of(attached.name(), &attached.stats)
     }
 }
@@ -155,17 +153,13 @@ fn deferral(node: &Node, attached: &ServedAttachment) -> Option<v1::Deferral> {
 }
 
 /// The grants and counts of an attachment with `receive = "expect"`; of another one where anything was counted.
-fn receive(
-    node: &Node,
-    index: AttachmentIndex,
-    attached: &ServedAttachment,
-) -> Option<v1::ReceiveStatistics> {
+fn receive(node: &Node, attached: &ServedAttachment) -> Option<v1::ReceiveStatistics> {
     let counts = receive_counts(&attached.stats);
     let grants = attached.attachment.receive == ReceiveMode::Expect;
     if !grants && counts == v1::ReceiveCounts::default() {
         return None;
     }
-    let granted = node.directory.receivers().granted().remove(&index);
+    let granted = node.directory.receivers().granted().remove(&attached.index);
     let (processes, granted_permille) = granted.unwrap_or_default();
     Some(v1::ReceiveStatistics { counts: Some(counts), processes, granted_permille })
 }
@@ -178,14 +172,10 @@ fn receive_counts(stats: &AttachmentStats) -> v1::ReceiveCounts {
 }
 
 /// The counters of the ingress fast path for an attachment; `None` if the attachment does not ask for it.
-fn ingress(
-    node: &Node,
-    index: AttachmentIndex,
-    attached: &ServedAttachment,
-) -> Option<v1::IngressStatistics> {
+fn ingress(node: &Node, attached: &ServedAttachment) -> Option<v1::IngressStatistics> {
     let program = node.watch.ingress_program(&attached.uplink).filter(|_| attached.attachment.is_short())?;
     let tallies = program
-        .tallies(index)
+        .tallies(attached.index)
         .inspect_err(|error| warn!(%error, "counters of the ingress fast path"))
         .ok()?;
     let of = |tallied: Tallied| tallies[tallied as usize];
@@ -199,28 +189,24 @@ fn ingress(
         left: left.map(|tallied| (tallied.word().to_owned(), of(tallied))).collect(),
         failed: of(Tallied::Failed),
         reattached: attached.stats.ingress_reattached.load(Relaxed),
-        idle: why_idle(node, index, attached, program).to_owned(),
+        idle: why_idle(node, attached, program).to_owned(),
     })
 }
 
 /// Why the ingress fast path takes no frame for the attachment now; empty: it takes frames.
-fn why_idle(
-    node: &Node,
-    index: AttachmentIndex,
-    attached: &ServedAttachment,
-    program: &Uplink,
-) -> &'static str {
-    let rules = attached.rules.iter().flat_map(|news| news.hindrances.iter());
+fn why_idle(node: &Node, attached: &ServedAttachment, program: &Uplink) -> &'static str {
+    let rules = node.served.rules_of(attached.index);
+    let mut hindrances = rules.into_iter().flat_map(|rules| rules.hindrances.iter());
     let is_blocked = node.intent.restriction_of(attached.name()).is_ingress_blocked;
     if node.watch.closed.of(attached.name()).is_some() {
         "the rules of the node's packet filter are not known yet"
     } else if is_blocked {
         "a network policy may forbid what arrives"
-    } else if rules.into_iter().any(|hindrance| hindrance.is_arrival) {
+    } else if hindrances.any(|hindrance| hindrance.is_arrival) {
         "a rule of the node's packet filter drops what arrives"
-    } else if node.latest.attachment(index).is_none_or(|tables| tables.delivery().is_none()) {
+    } else if node.latest.attachment(attached.index).is_none_or(|tables| tables.delivery().is_none()) {
         NO_WAY_IN
-    } else if !program.is_taking(index) {
+    } else if !program.is_taking(attached.index) {
         "the uplink or the pod's device is not there"
     } else {
         ""

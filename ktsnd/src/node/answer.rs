@@ -79,7 +79,7 @@ impl Node {
             ));
         };
         let known =
-            attached.overlay.as_ref().map(|overlay| overlay.state.local).filter(|a| !a.is_unspecified());
+            self.served.overlay_of(index).map(|overlay| overlay.state.local).filter(|a| !a.is_unspecified());
         let Some(local) = vxlan.local.or(known) else { return Ok(()) };
         match peers.iter().position(|peer| peer.vtep.is_ipv4() != local.is_ipv4()) {
             Some(i) => Err(NodeError::Invalid(ConfigError::value(

@@ -9,11 +9,10 @@ use ktsn_resolve::{AttachmentIndex, PortIndex};
 
 use tracing::{info, warn};
 
-use super::served::{ServedAttachment, load};
+use super::served::load;
 use super::{Node, NodeError};
-use crate::clients::Served;
+use crate::clients::ServedAttachment;
 use crate::config::{Attachment, EgressMode};
-use crate::stats::AttachmentStats;
 use crate::supervise;
 use crate::tables;
 use crate::worker::{AttachmentPolicy, Command, Usage};
@@ -132,21 +131,28 @@ impl Node {
         self.check_rules(&attachment, is_saved, index, &mut added).await?;
         let loaded = supervise::kernel("to load a program", || load(index, &attachment, &added))
             .map_err(|error| NodeError::precondition("attachment.capture", &error))?;
-        let overlay = added.overlay.clone();
         attachment.give(added.addresses.clone());
-        let stats = self.begin_to_serve(index, &attachment, uplink, added)?;
-        log_attached(&attachment, uplink);
-        let (uplink, capture, rules) = (uplink.to_owned(), None, None);
-        let attached =
-            ServedAttachment { attachment, uplink, interface_port, stats, capture, overlay, rules };
-        self.served.add(index, attached);
+        let worker = self.workers.outbox(uplink)?;
+        let attached = Arc::new(ServedAttachment {
+            index,
+            uplink: uplink.to_owned(),
+            interface_port,
+            netns_cookie: added.netns_cookie,
+            interface_index: added.interface_index,
+            mtu: added.mtu,
+            stats: Arc::new(self.served.begin_counters(&attachment.name)),
+            worker,
+            attachment,
+        });
+        self.begin_to_serve(&attached, added);
+        log_attached(&attached);
         // `end_service` undoes everything except a new worker, so only these two steps are left to undo.
         done.retain(|step| matches!(step, Step::Worker(_)));
         done.push(Step::Served);
         self.give_peers(index).await;
         supervise::kernel("to put programs at devices", || {
-            self.served.begin_capture(index, loaded, &self.workers)?;
-            self.watch.begin_ingress(index, &self.served, &self.latest)
+            self.served.begin_capture(&attached, loaded, &self.workers)?;
+            self.watch.begin_ingress(&attached, &self.served, &self.latest)
         })
     }
 
@@ -168,40 +174,23 @@ impl Node {
 
     /// From here on clients find the attachment. It returns, and `Attach` is answered, when the commands for the worker are queued, not when
     /// the worker has applied them. The worker applies them in order, so before any command about a client of the attachment.
-    fn begin_to_serve(
-        &mut self,
-        index: AttachmentIndex,
-        attachment: &Attachment,
-        uplink: &str,
-        added: tables::Added,
-    ) -> Result<Arc<AttachmentStats>, NodeError> {
-        let worker = self.workers.outbox(uplink)?;
-        let stats = Arc::new(self.served.begin_counters(&attachment.name));
+    fn begin_to_serve(&mut self, attached: &Arc<ServedAttachment>, added: tables::Added) {
+        let attachment = &attached.attachment;
         let policy = AttachmentPolicy {
             classes: attachment.classes,
             late: attachment.late,
             overrun_limit: attachment.overrun_limit,
             horizon: attachment.horizon,
             streams: self.intent.streams_of(&attachment.name),
-            stats: stats.clone(),
+            stats: attached.stats.clone(),
             usage: Usage::default(),
         };
         self.publish(added.tables);
-        self.workers.send(uplink, Command::SetAttachment(index, Box::new(policy)));
-        self.directory.serve(Served {
-            index,
-            name: attachment.name.clone(),
-            netns_cookie: added.netns_cookie,
-            interface_index: added.interface_index,
-            mtu: added.mtu,
-            limits: attachment.clients,
-            horizon: attachment.horizon,
-            stats: stats.clone(),
-            worker,
-        });
+        self.workers.send(&attached.uplink, Command::SetAttachment(attached.index, Box::new(policy)));
+        self.directory.serve(attached.clone());
         // The namespace's other clients hear of it.
         self.registrar.tables_changed();
-        Ok(stats)
+        self.served.add(attached.clone(), added.overlay);
     }
 
     /// Detaches: drops the queued frames, notifies the clients, and closes the namespace.
@@ -227,13 +216,14 @@ impl Node {
 
     /// Serves the attachment no more: its frames are dropped, its clients notified, its namespace closed.
     async fn end_service(&mut self, index: AttachmentIndex) {
-        let Some(mut attached) = self.served.remove(index) else { return };
-        self.watch.closed.forget(attached.name());
         // From here on frames take the kernel's way.
-        supervise::kernel("to take programs from devices", || {
-            attached.capture = None;
+        let ended = supervise::kernel("to take programs from devices", || {
+            let ended = self.served.remove(index);
             self.watch.ingress_by_tables(&self.served, &self.latest);
+            ended
         });
+        let Some(attached) = ended else { return };
+        self.watch.closed.forget(attached.name());
         self.directory.forget(index);
         self.registrar.tables_changed();
         self.workers.send(&attached.uplink, Command::RemoveAttachment(index));
@@ -244,7 +234,8 @@ impl Node {
     }
 }
 
-fn log_attached(attachment: &Attachment, uplink: &str) {
+fn log_attached(attached: &ServedAttachment) {
+    let ServedAttachment { attachment, uplink, .. } = attached;
     info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
     if attachment.takes_no_datagram() {
         warn!(

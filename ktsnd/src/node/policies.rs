@@ -155,7 +155,7 @@ impl Node {
 
     /// Whether the attachment says that policies may be skipped.
     fn skips_policies(&self, name: &str) -> bool {
-        let mut served = self.served.all().map(|attached| &attached.attachment);
+        let mut served = self.served.iter().map(|attached| &attached.attachment);
         served.any(|attachment| attachment.name == name && attachment.allow_policy_bypass)
             || self.intent.skips_policies(name)
     }

@@ -110,7 +110,7 @@ impl Node {
 
     /// An older ktsnd wrote no addresses: what the interface has now is given from here on, and kept.
     fn tell_found(&self, name: &str) {
-        let found = self.served.all().find(|attached| attached.name() == name);
+        let found = self.served.iter().find(|attached| attached.name() == name);
         let addresses = found.map(|attached| attached.attachment.addresses.to_string());
         warn!(
             attachment = name,

@@ -158,7 +158,7 @@ impl Node {
     /// Frames that are offered from now on find their class by the map that holds now.
     fn send_priority_map(&self, device: &str) {
         let map = self.intent.priority_map(device);
-        let interfaces = self.served.all().filter(|a| a.uplink == device).map(|a| a.interface_port);
+        let interfaces = self.served.iter().filter(|a| a.uplink == device).map(|a| a.interface_port);
         for index in self.open_index(device).into_iter().chain(interfaces) {
             self.workers.send(device, Command::SetPriorityMap(index, map));
         }

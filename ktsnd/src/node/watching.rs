@@ -11,8 +11,8 @@ use ktsn_resolve::AttachmentIndex;
 use tracing::{info, warn};
 
 use super::Node;
-use super::served::ServedAttachment;
 use super::watch::{ClockNotes, HealthNotes};
+use crate::clients::ServedAttachment;
 use crate::config::{Mode, ReceiveMode};
 use crate::supervise;
 use crate::worker::{Command, monotonic_now};
@@ -44,7 +44,7 @@ impl Node {
                 self.served.look_at_captures();
             }
         });
-        self.watch.looked(self.served.all().any(|attached| attached.capture.is_some()));
+        self.watch.looked(self.served.has_captures());
     }
 
     /// Renews the grants of expected arrival, and reads what their processes count.
@@ -79,8 +79,7 @@ impl Node {
 
     /// Whether anything goes by the time of day: sockets with CLOCK_TAI, captured frames (their clock is not known), gates.
     fn needs_clock(&self) -> bool {
-        let is_on_tai =
-            |of: &ServedAttachment| of.capture.is_some() || of.stats.tai_streams.load(Relaxed) > 0;
-        self.intent.has_gates() || self.served.all().any(is_on_tai)
+        let is_on_tai = |of: &ServedAttachment| of.stats.tai_streams.load(Relaxed) > 0;
+        self.intent.has_gates() || self.served.has_captures() || self.served.iter().any(is_on_tai)
     }
 }

@@ -15,11 +15,12 @@ use super::{Registered, Registrar, SealState};
 use crate::clients::answer::{client_tables, layout_for, memory_of};
 use crate::clients::budget::{RefusedBy, portion};
 use crate::clients::connection;
-use crate::clients::directory::{ClientView, Known, Served};
+use crate::clients::directory::{ClientView, Known, ServedAttachment};
 use crate::clients::examiner::Unsealed;
 use crate::clients::following::Round;
 use crate::clients::socket::SocketFacts;
 use crate::clients::streams::Streams;
+use crate::config::ClientLimits;
 use crate::limits;
 use crate::stats::count;
 use crate::worker::{Client, ClientKey, ClientTables};
@@ -27,7 +28,7 @@ use crate::worker::{Client, ClientKey, ClientTables};
 /// The region of a new client of this attachment and of this process.
 fn region_for<P>(
     known: &Known<P>,
-    served: &Served<P>,
+    served: &ServedAttachment<P>,
     pid: u32,
 ) -> anyhow::Result<Result<Layout, RefusedBy>> {
     let of_process = known.clients.values().filter(|c| pid != 0 && c.pid == pid && !c.ending).count();
@@ -35,7 +36,7 @@ fn region_for<P>(
         return Ok(Err(RefusedBy::ProcessMax));
     }
     let clients = known.clients.values().filter(|c| c.attachment == served.index).count();
-    if clients >= served.limits.clients_max as usize {
+    if clients >= served.attachment.clients.clients_max as usize {
         return Ok(Err(RefusedBy::ClientsMax));
     }
     let available = known.available(served.index);
@@ -85,8 +86,8 @@ impl<P: Send + 'static> Registrar<P> {
             Ok(Err(reason)) => {
                 count(&served.stats.clients_refused[reason as usize]);
                 if self.log_limit.allows() {
-                    let (attachment, reason) = (&served.name, reason.word());
-                    let (clients_max, memory_max) = (served.limits.clients_max, served.limits.memory_max);
+                    let (attachment, reason) = (served.name(), reason.word());
+                    let ClientLimits { clients_max, memory_max, .. } = served.attachment.clients;
                     warn!(attachment, reason, pid, clients_max, memory_max, "a client is refused");
                 }
                 return self.reply(number, HelloStatus::ClientsMax);
@@ -98,7 +99,7 @@ impl<P: Send + 'static> Registrar<P> {
             Ok(()) => true,
             Err(error) => {
                 if self.log_limit.allows() {
-                    warn!(attachment = served.name, %error, "a client cannot be served");
+                    warn!(attachment = served.name(), %error, "a client cannot be served");
                 }
                 self.reply(number, HelloStatus::Refused)
             }
@@ -106,7 +107,12 @@ impl<P: Send + 'static> Registrar<P> {
     }
 
     /// Makes the region and the doorbell. The client stays here until its program has mapped the region and it is sealed.
-    fn make_client(&mut self, number: u64, served: &Served<P>, layout: Layout) -> anyhow::Result<()> {
+    fn make_client(
+        &mut self,
+        number: u64,
+        served: &ServedAttachment<P>,
+        layout: Layout,
+    ) -> anyhow::Result<()> {
         let (mut consumer, memfd) = Consumer::create(layout)?;
         let (ours, theirs) = connection::doorbell()?;
         let (client_tables, tables, version) = {
@@ -119,12 +125,12 @@ impl<P: Send + 'static> Registrar<P> {
         consumer.set_link(&client_tables.link);
         consumer.set_sole_v4(client_tables.sole_v4);
         consumer.set_others(&client_tables.others);
-        let horizon = served.horizon.get().unsigned_abs().div_ceil(1_000_000);
+        let horizon = served.attachment.horizon.get().unsigned_abs().div_ceil(1_000_000);
         consumer.set_later_horizon(u32::try_from(horizon).unwrap_or(u32::MAX).max(1));
         let key = ClientKey(number);
         let (attention, receive) = (consumer.attention(), consumer.receive_area());
         // Its program does not have the region yet.
-        receive.set_period(served.limits.receive_period.unwrap_or(Nanos::ZERO));
+        receive.set_period(served.attachment.clients.receive_period.unwrap_or(Nanos::ZERO));
         let client =
             Client::new(key, served.index, consumer, ours, layout.slots_count(), layout.payload_max());
         let client = Box::new(client.on_interface(served.interface_index));
@@ -159,7 +165,7 @@ impl<P: Send + 'static> Registrar<P> {
             is_followed: false,
         });
         written?;
-        debug!(pid = connection.pid, attachment = served.name, "client attached");
+        debug!(pid = connection.pid, attachment = served.name(), "client attached");
         Ok(())
     }
 }

@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 use ktsn_port::AnyPort;
 use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::control::{HelloReply, HelloStatus};
-use ktsn_time::Nanos;
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -29,13 +28,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::accepting::Caller;
 use super::{Clock, Registrar, connection};
 use crate::clients::connection::Read;
-use crate::clients::directory::{Directory, Served};
+use crate::clients::directory::{Directory, ServedAttachment};
 use crate::clients::later::Later;
 use crate::config::ClientLimits;
 use crate::limits;
 use crate::worker::{Client, ClientKey, Command, Inbox, queues};
 use helpers::Jobs;
 pub use passed::Passed;
+pub(in crate::clients) use passed::served;
 use passed::{FOREIGN_NETNS, Shelf};
 pub use peer::{Peer, Region};
 
@@ -130,7 +130,7 @@ pub struct Driver {
     /// What the worker has.
     clients: BTreeMap<u64, Box<Client>>,
     /// By attachment, what is served while it is served.
-    offered: Vec<Served<AnyPort>>,
+    offered: Vec<Arc<ServedAttachment>>,
     /// Readable when the process has ended.
     processes: BTreeMap<u32, OwnedFd>,
     shelf: Shelf,
@@ -149,25 +149,21 @@ impl Driver {
         directory.set_memory_max(limits.memory_max_of_all);
         let shelf = Shelf::new()?;
         let netns_cookie = shelf.netns_cookie();
-        let served = |index| Served {
-            index: AttachmentIndex(index),
-            name: format!("net{index}"),
-            netns_cookie: if index < 2 { netns_cookie } else { FOREIGN_NETNS },
-            interface_index: u32::from(index) + 1,
-            mtu: 100,
-            limits: ClientLimits {
+        let offer = |index| {
+            let clients = ClientLimits {
                 slots: limits.slots,
                 octets_max: 1 << 20,
                 clients_max: limits.clients_max,
                 memory_max: limits.memory_max,
                 allow_tai: index != 1,
                 ..ClientLimits::default()
-            },
-            horizon: Nanos::from_seconds(10),
-            stats: Arc::default(),
-            worker: worker.clone(),
+            };
+            Arc::new(ServedAttachment {
+                netns_cookie: if index < 2 { netns_cookie } else { FOREIGN_NETNS },
+                ..served(AttachmentIndex(index), 100, clients, worker.clone())
+            })
         };
-        let offered: Vec<_> = (0..ATTACHMENTS).map(served).collect();
+        let offered: Vec<_> = (0..ATTACHMENTS).map(offer).collect();
         offered.iter().cloned().for_each(|served| directory.serve(served));
         // Neither is ever readable: connections and answers come by the driver's calls.
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);

@@ -132,9 +132,9 @@ impl<P: Send + 'static> Registrar<P> {
             let view = known.clients.get(&client.key);
             let stream =
                 view.and_then(|view| view.streams.values().find(|stream| stream.cookie == facts.cookie));
-            found.map(|served| (served.stats.clone(), served.horizon, served.worker.clone(), stream.cloned()))
+            found.map(|served| (served.clone(), stream.cloned()))
         };
-        let Some((stats, horizon, worker, stream)) = served else { return false };
+        let Some((served, stream)) = served else { return false };
         let netns_cookie = client.netns_cookie;
         let stream = stream.as_ref();
         let flow = flow_of(client.attachment, facts, stream, &later);
@@ -159,10 +159,10 @@ impl<P: Send + 'static> Registrar<P> {
             client: client.key,
             attachment: client.attachment,
             is_foreign: facts.netns_cookie != netns_cookie,
-            stats,
+            stats: served.stats.clone(),
             asked: None,
         };
-        let horizon = horizon.get().unsigned_abs();
+        let horizon = served.attachment.horizon.get().unsigned_abs();
         let Some(judging) = judging else {
             self.directory.later().give(netns_cookie, horizon, datagram);
             return true;
@@ -170,7 +170,7 @@ impl<P: Send + 'static> Registrar<P> {
         let held = self.directory.later().give_unjudged(netns_cookie, horizon, datagram);
         if let Some(number) = held {
             let judging = Box::new(Judging { number, ..judging });
-            if worker.send(Command::Judge(judging)).is_err() {
+            if served.worker.send(Command::Judge(judging)).is_err() {
                 self.directory.later().judge(netns_cookie, number, Err(DropReason::Detached));
             }
         }

@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::{Registrar, SealState};
 use crate::clients::answer::{code_for, flags_of, judge, link_status_of, status_of};
-use crate::clients::directory::Served;
+use crate::clients::directory::ServedAttachment;
 use crate::clients::socket::SocketFacts;
 use crate::clients::sys::SockTxtime;
 use crate::limits;
@@ -94,7 +94,7 @@ impl<P: Send + 'static> Registrar<P> {
         &mut self,
         number: u64,
         register: control::Register,
-        served: &Served<P>,
+        served: &ServedAttachment<P>,
         facts: &SocketFacts,
         socket: Option<OwnedFd>,
     ) -> bool {
@@ -131,7 +131,7 @@ impl<P: Send + 'static> Registrar<P> {
             count(&served.stats.clients_refused[reason as usize]);
             if self.log_limit.allows() {
                 let (attachment, reason, memory_max) =
-                    (&served.name, reason.word(), served.limits.memory_max);
+                    (served.name(), reason.word(), served.attachment.clients.memory_max);
                 warn!(attachment, reason, memory_max, "a socket of a client is refused");
             }
             return self.refuse(number, (index, token), StreamCode::Refused);

@@ -101,11 +101,11 @@ fn messages_keep_their_order_while_a_region_is_sealed() {
 }
 
 impl Running {
-    /// Another attachment of the test's own namespace, first of all.
+    /// The same attachment with other limits.
     fn serve_instead(&self, change: impl Fn(ClientLimits) -> ClientLimits) {
-        let mut served = self.directory.lock().served[0].clone();
-        served.limits = change(served.limits);
-        self.directory.serve(served);
+        let mut served = self.attachment();
+        served.attachment.clients = change(served.attachment.clients);
+        self.directory.serve(Arc::new(served));
     }
 
     fn refused(&self, reason: RefusedBy) -> u64 {
@@ -287,9 +287,9 @@ fn the_charts_memory_limit_holds_the_budgets() {
     assert!(limits::CLIENTS_MEMORY_MAX + limits::BASE_OCTETS <= limit);
     assert!(containers <= limits::MEMORY_SHARES);
     let running = start(1);
-    let known = running.directory.lock();
-    let mut served = known.served[0].clone();
-    served.limits = ClientLimits { slots: 1024, octets_max: 4 << 20, ..served.limits };
+    let mut served = running.attachment();
+    let limits = ClientLimits { slots: 1024, octets_max: 4 << 20, ..served.attachment.clients };
+    served.attachment.clients = limits;
     let least = answer::memory_of(&answer::layout_for(&served, 0).unwrap());
     let share = budget::set_aside(limits::CLIENTS_MEMORY_MAX, containers);
     assert!(4 * least <= share, "four programs in each container: {least} octets each of {share}");

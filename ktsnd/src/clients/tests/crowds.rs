@@ -65,11 +65,9 @@ impl Holders {
             .unwrap();
         let mut says = std::io::BufReader::new(program.stdout.take().unwrap()).lines();
         let netns_cookie = says.next().unwrap().unwrap().parse().unwrap();
-        let theirs = {
-            let known = running.directory.lock();
-            Served { index: AttachmentIndex(index), netns_cookie, ..known.served[0].clone() }
-        };
-        running.directory.serve(theirs);
+        let index = AttachmentIndex(index);
+        let theirs = ServedAttachment { index, netns_cookie, ..running.attachment() };
+        running.directory.serve(Arc::new(theirs));
         Self { program, says }
     }
 
@@ -250,11 +248,8 @@ fn locks_held_for_a_moment_hold_up_their_own_namespace_only() {
         .unwrap();
     let mut says = std::io::BufReader::new(caller.stdout.take().unwrap()).lines();
     let netns_cookie = says.next().unwrap().unwrap().parse().unwrap();
-    let theirs = {
-        let known = running.directory.lock();
-        Served { index: AttachmentIndex(1), netns_cookie, ..known.served[0].clone() }
-    };
-    running.directory.serve(theirs);
+    let theirs = ServedAttachment { index: AttachmentIndex(1), netns_cookie, ..running.attachment() };
+    running.directory.serve(Arc::new(theirs));
     let locked = UdpSocket::bind("127.0.0.1:0").unwrap();
     locked.set_broadcast(true).unwrap();
     let hello = Hello { abi_min: ABI as u16, abi_max: ABI as u16, interface_index: 0 }.encode();

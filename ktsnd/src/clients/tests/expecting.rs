@@ -29,7 +29,11 @@ fn a_client_that_expects_arrivals_registers_nothing() {
     let receivers = running.directory.receivers().clone();
     let (fd, region) = attach(&running);
     let period = region.producer().receive().unwrap().period();
-    assert_eq!(Some(period), running.directory.lock().served[0].limits.receive_period, "before it asks");
+    assert_eq!(
+        Some(period),
+        running.directory.lock().served[0].attachment.clients.receive_period,
+        "before it asks"
+    );
     assert_eq!(period, Nanos::from_millis(4));
     write(&fd, &Expect.encode(), &[]).unwrap();
     write(&fd, &Expect.encode(), &[]).unwrap();

@@ -16,10 +16,10 @@ use ktsn_time::{Monotonic, Nanos};
 use tracing::{info, warn};
 
 use super::{OpenPort, Ports};
+use crate::clients::ServedAttachment;
 use crate::config::Attachment;
 use crate::hand_over_account::HandOverAccount;
 use crate::limits;
-use crate::node::served::ServedAttachment;
 use crate::stats::{AttachmentStats, count};
 use crate::supervise::{self, in_words};
 use crate::sys;

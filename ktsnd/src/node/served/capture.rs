@@ -7,6 +7,7 @@ use tracing::{error, info, warn};
 
 use super::ServedAttachments;
 use crate::capture::{CaptureError, HostEnd, Looked};
+use crate::clients::ServedAttachment;
 use crate::config::{Attachment, CaptureMode};
 use crate::node::request::NodeError;
 use crate::node::workers::Workers;
@@ -44,58 +45,52 @@ impl ServedAttachments {
     /// Gives the worker its source, then begins to take frames.
     pub(in crate::node) fn begin_capture(
         &mut self,
-        index: AttachmentIndex,
+        attached: &ServedAttachment,
         loaded: Option<Loaded>,
         workers: &Workers,
     ) -> Result<(), NodeError> {
         let Some(Loaded { mut host_end, captured }) = loaded else { return Ok(()) };
-        let Some(attached) = self.get_mut(index) else { return Ok(()) };
         attached.stats.capture_lag.make_room();
         attached.stats.transmit_error.make_room();
         workers.send(&attached.uplink, Command::AddCaptured(captured));
         host_end.attach().map_err(|error| NodeError::precondition("attachment.capture", &error))?;
-        info!(
-            attachment = attached.attachment.name,
-            "kernel capture: timed frames are taken at the veth's host end"
-        );
-        attached.capture = Some(host_end);
+        info!(attachment = attached.name(), "kernel capture: timed frames are taken at the veth's host end");
+        self.captures.insert(attached.index, host_end);
         Ok(())
     }
 
     /// The worker cannot read what is captured: the program must not take it from the kernel.
     pub(in crate::node) fn end_capture(&mut self, index: AttachmentIndex) {
-        let Some(attached) = self.get_mut(index) else { return };
-        if let Some(mut capture) = attached.capture.take() {
-            capture.detach();
-            error!(
-                attachment = attached.attachment.name,
-                "kernel capture ends: the worker has no room to wait for it (limit of epoll watches or memory); detach and \
-                 attach again when there is"
-            );
-        }
+        let Some(mut capture) = self.captures.remove(&index) else { return };
+        capture.detach();
+        error!(
+            attachment = self.name_of(index).unwrap_or_default(),
+            "kernel capture ends: the worker has no room to wait for it (limit of epoll watches or memory); detach and \
+             attach again when there is"
+        );
+    }
+
+    /// Whether frames of any attachment are captured.
+    pub(in crate::node) fn has_captures(&self) -> bool {
+        !self.captures.is_empty()
     }
 
     /// Frames take the kernel's way from here on; what was captured by now is sent.
     pub(in crate::node) fn end_captures(&mut self) {
-        for attached in self.attached.iter_mut().flatten() {
-            if let Some(capture) = &mut attached.capture {
-                capture.detach();
-            }
-        }
+        self.captures.values_mut().for_each(HostEnd::detach);
     }
 
     /// Tables after generation `before`: new rules for the attachments whose tables are new. Answers warnings.
     pub(in crate::node) fn capture_by_tables(&mut self, tables: &Tables, before: u64) -> Vec<String> {
         let mut failed = Vec::new();
-        for (index, attached) in (0..).map(AttachmentIndex).zip(&mut self.attached) {
-            let Some(attached) = attached else { continue };
-            let Some(capture) = &mut attached.capture else { continue };
+        for (&index, capture) in &mut self.captures {
             // Tables that are older than the attachment know nothing of it.
             if tables.attachment(index).is_none() || tables.generation_of(index) <= before {
                 continue;
             }
             if let Err(error) = capture.set_tables(tables, index) {
-                failed.push(format!("attachment {}: capture: {error}", attached.attachment.name));
+                let name = self.attached.get(&index).map_or("", |attached| attached.name());
+                failed.push(format!("attachment {name}: capture: {error}"));
             }
         }
         failed
@@ -103,9 +98,9 @@ impl ServedAttachments {
 
     /// Puts each capture program back that was removed from its veth.
     pub(in crate::node) fn look_at_captures(&mut self) {
-        for attached in self.attached.iter_mut().flatten() {
-            let Some(capture) = &mut attached.capture else { continue };
-            let name = &attached.attachment.name;
+        for (index, capture) in &mut self.captures {
+            let Some(attached) = self.attached.get(index) else { continue };
+            let name = attached.name();
             match capture.look() {
                 Looked::Unchanged => {}
                 Looked::Reattached => {

@@ -157,7 +157,7 @@ impl ServedAttachments {
     /// Leaves the counters to the next daemon.
     pub(in crate::node) fn keep_counters(&self, run_dir: &RunDir) {
         let attachments = self
-            .all()
+            .iter()
             .map(|of| (of.name().to_owned(), counts_of(&of.stats)))
             .filter(|(_, counts)| !counts.is_empty());
         let (started, detached) = (run_dir.starts().0, counts_of(&self.counters.sums()));

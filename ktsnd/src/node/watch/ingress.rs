@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ktsn_resolve::{AttachmentIndex, Tables};
+use ktsn_resolve::Tables;
 use tracing::{error, info, warn};
 
 use super::Watch;
+use crate::clients::ServedAttachment;
 use crate::ingress::{IngressError, Member, Uplink, check_host_end, conflict};
 use crate::node::request::NodeError;
-use crate::node::served::{ServedAttachment, ServedAttachments};
+use crate::node::served::ServedAttachments;
 use crate::stats::count;
 
 /// Without a `Delivery` in the tables.
@@ -19,8 +20,8 @@ pub(crate) const NO_WAY_IN: &str = "the VXLAN device, the interface or its host 
 /// The attachments that ask for the ingress fast path, by uplink.
 fn members(served: &ServedAttachments) -> BTreeMap<&str, Vec<Member<'_>>> {
     let mut members: BTreeMap<&str, Vec<Member<'_>>> = BTreeMap::new();
-    for (index, attached) in served.iter().filter(|(_, attached)| attached.attachment.is_short()) {
-        let netns = attached.attachment.netns.clone();
+    for attached in served.iter().filter(|attached| attached.attachment.is_short()) {
+        let (index, netns) = (attached.index, attached.attachment.netns.clone());
         members.entry(&attached.uplink).or_default().push(Member { index, name: attached.name(), netns });
     }
     members
@@ -30,17 +31,17 @@ impl Watch {
     /// Takes the attachment's arriving frames from here on, where it asks for that.
     pub(in crate::node) fn begin_ingress(
         &mut self,
-        index: AttachmentIndex,
+        attached: &ServedAttachment,
         served: &ServedAttachments,
         tables: &Tables,
     ) -> Result<(), NodeError> {
-        let Some(attached) = served.get(index).filter(|attached| attached.attachment.is_short()) else {
+        if !attached.attachment.is_short() {
             return Ok(());
-        };
+        }
         let (name, uplink) = (attached.name(), &attached.uplink);
-        self.try_begin_ingress(index, attached, served, tables)
+        self.try_begin_ingress(attached, served, tables)
             .map_err(|error| NodeError::precondition("attachment.ingress", &error))?;
-        if tables.attachment(index).is_some_and(|tables| tables.delivery().is_some()) {
+        if tables.attachment(attached.index).is_some_and(|tables| tables.delivery().is_some()) {
             info!(
                 attachment = name,
                 uplink, "ingress fast path: UDP out of the overlay goes past the node's stack and rules"
@@ -53,12 +54,11 @@ impl Watch {
 
     fn try_begin_ingress(
         &mut self,
-        index: AttachmentIndex,
         attached: &ServedAttachment,
         served: &ServedAttachments,
         tables: &Tables,
     ) -> Result<(), IngressError> {
-        let uplink = &attached.uplink;
+        let (index, uplink) = (attached.index, &attached.uplink);
         if let Some(of_attachment) = tables.attachment(index) {
             check_host_end(&attached.attachment.netns, of_attachment)?;
         }
@@ -113,7 +113,7 @@ impl Watch {
                         "the ingress fast path's program was removed from the uplink, or another program was put in front; it \
                          is in front again, and frames that arrived meanwhile took the kernel's path"
                     );
-                    let concerned = served.all().filter(|a| a.uplink == *uplink && a.attachment.is_short());
+                    let concerned = served.iter().filter(|a| a.uplink == *uplink && a.attachment.is_short());
                     for attached in concerned {
                         count(&attached.stats.ingress_reattached);
                     }

@@ -4,8 +4,9 @@
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use ktsn_resolve::{AttachmentTables, Link, LinkTable, Overlay, PortIndex, Tables};
+use ktsn_resolve::{AttachmentIndex, AttachmentTables, Link, LinkTable, Overlay, PortIndex, Tables};
 use ktsn_wire::MacAddress;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fstat, memfd_create};
@@ -17,7 +18,10 @@ use rustix::net::{
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::peer::Peer;
+use crate::clients::directory::ServedAttachment;
 use crate::clients::sys;
+use crate::config::{Attachment, AttachmentConfig, ClientLimits};
+use crate::worker::Outbox;
 
 /// SO_NETNS_COOKIE of attachment 2. The kernel's own are small.
 pub(super) const FOREIGN_NETNS: u64 = 1 << 60;
@@ -162,6 +166,33 @@ pub(super) fn spoil(memfd: &OwnedFd, how: u8) {
             fallocate(memfd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, octets)
         }
     };
+}
+
+/// An attachment in no namespace, with interface `index` + 1.
+pub(in crate::clients) fn served<P>(
+    index: AttachmentIndex,
+    mtu: u32,
+    clients: ClientLimits,
+    worker: Outbox<P>,
+) -> ServedAttachment<P> {
+    let raw = AttachmentConfig {
+        name: Some(format!("net{}", index.0)),
+        netns: Some("pod".to_owned()),
+        interface: Some("eth0".to_owned()),
+        ..AttachmentConfig::default()
+    };
+    let attachment = Attachment::check("attachment", raw).expect("an attachment");
+    ServedAttachment {
+        index,
+        attachment: Attachment { clients, ..attachment },
+        uplink: "up0".to_owned(),
+        interface_port: PortIndex(1),
+        netns_cookie: 0,
+        interface_index: u32::from(index.0) + 1,
+        mtu,
+        stats: Arc::default(),
+        worker,
+    }
 }
 
 /// Tables: variant 0 without an attachment, 1 without the first one, else with all, by turns with one of two destinations.
