@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 /// Allows one log line a second: clients and pods can cause any number of lines.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LogLimit(Option<Instant>);
 
 impl LogLimit {

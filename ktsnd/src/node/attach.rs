@@ -115,18 +115,12 @@ impl Node {
             done.push(Step::Interface(opened));
             opened
         };
-        let spec = tables::AttachmentSpec {
-            index,
-            interface: attachment.interface.clone(),
-            interface_port,
-            uplink: uplink.to_owned(),
-            uplink_port,
-            addresses: attachment.addresses.clone(),
-            restriction: self.intent.restriction_of(&attachment.name),
-            attachment: Arc::new(attachment.clone()),
-        };
+        let restriction = self.intent.restriction_of(&attachment.name);
+        let asked = Arc::new(attachment.clone());
+        let by_uplink = (uplink.to_owned(), uplink_port);
+        let tracked = tables::TrackedAttachment::new(index, asked, interface_port, by_uplink, restriction);
         let mut added =
-            self.manager.add(spec).await.map_err(|error| NodeError::precondition("attachment", &error))?;
+            self.manager.add(tracked).await.map_err(|error| NodeError::precondition("attachment", &error))?;
         done.push(Step::Tables);
         self.check_rules(&attachment, is_saved, index, &mut added).await?;
         let loaded = supervise::kernel("to load a program", || load(index, &attachment, &added))

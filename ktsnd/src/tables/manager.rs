@@ -17,7 +17,7 @@ use super::error::TablesError;
 use super::kernel::reader;
 use super::news::{Added, Event, OverlayNews};
 use super::overlay::overlays::PeersOf;
-use super::spec::AttachmentSpec;
+use super::tracked::TrackedAttachment;
 use crate::config::VxlanPeer;
 use crate::policy::{self, Restriction};
 use crate::supervise::Watched;
@@ -86,9 +86,9 @@ impl Manager {
     ///
     /// # Errors
     /// [`TablesError`] naming the field at fault; nothing is held then.
-    pub async fn add(&self, spec: AttachmentSpec) -> Result<Added, TablesError> {
-        let opened = reader::open(spec.attachment.netns.clone()).await?;
-        self.call(move |state| state.add(spec, opened)).await.unwrap_or(Err(TablesError::Ended))
+    pub async fn add(&self, attached: TrackedAttachment) -> Result<Added, TablesError> {
+        let opened = reader::open(attached.attachment.netns.clone()).await?;
+        self.call(move |state| state.add(attached, opened)).await.unwrap_or(Err(TablesError::Ended))
     }
 
     /// Removes an attachment; when this returns, nothing is held in its namespace any more.

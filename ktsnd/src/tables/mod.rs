@@ -29,7 +29,7 @@ mod kernel;
 mod manager;
 mod news;
 mod overlay;
-mod spec;
+mod tracked;
 
 use crate::config::Attachment;
 pub use crate::policy::{Hindrance, Restriction};
@@ -43,7 +43,7 @@ pub use news::{Added, AnsweredRoute, Event, OverlayNews, RulesNews};
 pub use overlay::overlays::PeersOf;
 pub use overlay::peers::{PeerState, Source};
 pub use overlay::state::OverlayState;
-pub use spec::AttachmentSpec;
+pub use tracked::TrackedAttachment;
 
 /// Whether the devices that an attachment names are in the daemon's network namespace: `uplink`, and that of its overlay.
 ///

@@ -14,7 +14,7 @@ use ktsn_resolve::{AttachmentIndex, AttachmentTables, TableError};
 
 use crate::policy::{self, Hindrance, Prefixes, Rule};
 use crate::tables::news::{Event, RulesNews};
-use crate::tables::spec::AttachmentSpec;
+use crate::tables::tracked::TrackedAttachment;
 
 /// Rules that are logged one by one; more are counted.
 const LOGGED_MAX: usize = 4;
@@ -45,19 +45,19 @@ impl Filter {
     }
 
     /// Whether the node's rules may matter for an attachment.
-    pub(super) fn concerns(spec: &AttachmentSpec, tables: &AttachmentTables) -> bool {
-        !spec.attachment.allow_policy_bypass && policy::is_past_the_kernel(tables)
+    pub(super) fn concerns(attached: &TrackedAttachment, tables: &AttachmentTables) -> bool {
+        !attached.attachment.allow_policy_bypass && policy::is_past_the_kernel(tables)
     }
 
     /// Returns `tables` without the destinations that rules name.
     pub(super) fn apply(
         &mut self,
-        spec: &AttachmentSpec,
+        attached: &TrackedAttachment,
         tables: AttachmentTables,
     ) -> Result<AttachmentTables, TableError> {
-        let index = spec.index.0;
-        let tables = spec.restriction.apply(tables)?;
-        if self.rules.is_empty() || !Self::concerns(spec, &tables) {
+        let index = attached.index.0;
+        let tables = attached.restriction.apply(tables)?;
+        if self.rules.is_empty() || !Self::concerns(attached, &tables) {
             self.found.remove(&index);
             return Ok(tables);
         }

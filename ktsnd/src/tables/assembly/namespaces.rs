@@ -81,7 +81,7 @@ impl TablesState {
             }
         };
         if is_other {
-            self.rebuild(|spec| spec.attachment.netns == path);
+            self.rebuild(|attached| attached.attachment.netns == path);
         }
         // What follows from its changes is its cost, too.
         let cost = cost + begun.elapsed();
@@ -91,13 +91,9 @@ impl TablesState {
     }
 
     /// Holds a namespace that was read just now, in the place of an earlier reading of it.
-    pub(super) fn hold(
-        &mut self,
-        spec_path: &std::path::Path,
-        opened: Opened,
-    ) -> Result<&mut Pod, TablesError> {
+    pub(super) fn hold(&mut self, netns: &std::path::Path, opened: Opened) -> Result<&mut Pod, TablesError> {
         let pod = Pod::new(opened)?;
-        match self.pods.entry(spec_path.to_path_buf()) {
+        match self.pods.entry(netns.to_path_buf()) {
             std::collections::btree_map::Entry::Vacant(place) => Ok(place.insert(pod)),
             std::collections::btree_map::Entry::Occupied(place) => {
                 let before = place.into_mut();

@@ -32,7 +32,7 @@ impl TablesState {
     pub(crate) fn probe(&mut self) {
         if self.overlays.is_due() {
             self.learn();
-            self.rebuild(|spec| spec.attachment.overlay.routed().is_some());
+            self.rebuild(|attached| attached.attachment.overlay.routed().is_some());
         }
         for (device, gateway) in self.overlays.gateways(&self.host.snapshot) {
             if let Err(error) = self.host.ask(device, gateway) {
@@ -60,11 +60,11 @@ impl TablesState {
     /// One request for each of these that is not fresh.
     fn ask(&mut self, index: AttachmentIndex, hops: &[(Side, IpAddr)]) {
         let Some(attached) = self.attached.get(&index.0) else { return };
-        let Some(pod) = self.pods.get_mut(&attached.spec.attachment.netns) else { return };
-        let uplink = self.host.snapshot.device(&attached.spec.uplink).map(|(index, _)| index);
+        let Some(pod) = self.pods.get_mut(&attached.attachment.netns) else { return };
+        let uplink = self.host.snapshot.device(&attached.uplink).map(|(index, _)| index);
         for &(side, address) in hops {
             let (space, device) = match side {
-                Side::Interface => (&mut pod.space, Some(attached.interface)),
+                Side::Interface => (&mut pod.space, Some(attached.interface_index)),
                 Side::Uplink => (&mut self.host, uplink),
             };
             let Some(device) = device.filter(|device| !space.snapshot.is_fresh(*device, address)) else {

@@ -20,7 +20,7 @@ use crate::tables::kernel::namespace::Identity;
 use crate::tables::kernel::netlink::Hints;
 use crate::tables::kernel::reader::Opened;
 use crate::tables::kernel::space::Space;
-use crate::tables::spec::AttachmentSpec;
+use crate::tables::tracked::TrackedAttachment;
 
 /// A change after a quiet time waits so long for those that come with it: a frame may wait for its next hop's MAC address.
 const GATHER: Duration = Duration::from_millis(1);
@@ -126,10 +126,11 @@ impl Pod {
     }
 
     /// Finds the number, where an attachment needs its host end found among the daemon's devices. It never changes.
-    pub(super) fn find_number(&mut self, spec: &AttachmentSpec, host: &mut Space) {
-        if spec.attachment.is_short() && self.number.is_none() {
+    pub(super) fn find_number(&mut self, attached: &TrackedAttachment, host: &mut Space) {
+        if attached.attachment.is_short() && self.number.is_none() {
             // A namespace that is gone is seen to elsewhere.
-            self.number = namespace_number(&mut host.socket.netlink, &spec.attachment.netns).ok().flatten();
+            self.number =
+                namespace_number(&mut host.socket.netlink, &attached.attachment.netns).ok().flatten();
         }
     }
 }

@@ -4,22 +4,20 @@
 //! In: calls of the task. Out: events. Every step is short and whole; nothing here waits, but for the kernel's answer
 //! to a dump.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::sync::mpsc;
 
-use ktsn_resolve::{AttachmentIndex, AttachmentTables, Side, TableError, Tables};
+use ktsn_resolve::{AttachmentIndex, AttachmentTables, TableError, Tables};
 
 use super::filter::Filter;
 use super::pod::Pod;
 use super::uplinks::Uplinks;
 use super::{attachment, given};
 use crate::config::VxlanPeer;
-use crate::log_limit::LogLimit;
 use crate::policy::{Restriction, Rule};
 use crate::tables::error::{TablesError, netlink_error};
 use crate::tables::kernel::namespace::Identity;
@@ -31,7 +29,7 @@ use crate::tables::kernel::xfrm::Policies;
 use crate::tables::news::{Added, Event, OverlayNews};
 use crate::tables::overlay::overlays::{self, Overlays, PeersOf};
 use crate::tables::overlay::state::OverlayState;
-use crate::tables::spec::AttachmentSpec;
+use crate::tables::tracked::TrackedAttachment;
 
 /// Why the task was woken.
 pub(crate) enum Wake {
@@ -41,33 +39,6 @@ pub(crate) enum Wake {
     PathGone,
     /// A pod's namespace was read.
     Read(Box<Read>),
-}
-
-pub(super) struct Attached {
-    pub(super) spec: AttachmentSpec,
-    pub(super) interface: u32,
-    pub(super) tables: Option<Arc<AttachmentTables>>,
-    pub(super) wanted: VecDeque<(Side, IpAddr)>,
-    /// Why nothing of it is served, or its uplink is not there; and what was logged of that last.
-    fault: Option<String>,
-    warned: Option<String>,
-    log_limit: LogLimit,
-    /// A warning named addresses that are not given.
-    has_warned_of_addresses: bool,
-}
-
-impl Attached {
-    /// Logs what is wrong, where that is news. A pod can cause news without end: what is too soon is told by the next look, if it
-    /// still holds.
-    pub(super) fn tell(&mut self, report: &dyn Fn(Event)) {
-        if self.fault == self.warned || self.fault.is_some() && !self.log_limit.allows() {
-            return;
-        }
-        self.warned.clone_from(&self.fault);
-        if let Some(text) = &self.fault {
-            report(Event::Warning(text.clone()));
-        }
-    }
 }
 
 /// An attachment's tables, and its overlay to show.
@@ -85,7 +56,7 @@ pub(crate) struct TablesState {
     pub(super) readings_count: u64,
     pub(super) read_sender: mpsc::UnboundedSender<Read>,
     pub(super) reads: mpsc::UnboundedReceiver<Read>,
-    pub(super) attached: BTreeMap<u16, Attached>,
+    pub(super) attached: BTreeMap<u16, TrackedAttachment>,
     pub(super) overlays: Overlays,
     policies: Policies,
     filter: Filter,
@@ -179,21 +150,20 @@ impl TablesState {
 
     /// Takes over what the node's snapshot shows of the devices that attachments learn from.
     pub(super) fn learn(&mut self) {
-        let specs = self.attached.values().map(|attached| &attached.spec);
-        self.overlays.learn(specs, &self.host.snapshot);
+        self.overlays.learn(self.attached.values(), &self.host.snapshot);
     }
 
     /// See [`crate::tables::Manager::set_peers`].
     pub(crate) fn set_peers(&mut self, of: PeersOf, peers: Vec<VxlanPeer>) -> Vec<OverlayNews> {
         self.overlays.give(of, peers);
-        self.rebuild(|spec| spec.attachment.overlay.routed().is_some());
+        self.rebuild(|attached| attached.attachment.overlay.routed().is_some());
         self.overlays.shown()
     }
 
     /// Whether the node's packet filter may have a say about any attachment.
     pub(crate) fn wants_rules(&self) -> bool {
-        let concerns = |attached: &Attached| {
-            attached.tables.as_ref().is_some_and(|of| Filter::concerns(&attached.spec, of))
+        let concerns = |attached: &TrackedAttachment| {
+            attached.tables.as_ref().is_some_and(|of| Filter::concerns(attached, of))
         };
         self.attached.values().any(concerns)
     }
@@ -201,21 +171,21 @@ impl TablesState {
     /// The rules of the node's packet filter are others. `is_whole`: all of them could be read.
     pub(crate) fn set_rules(&mut self, rules: Arc<Vec<Rule>>, is_whole: bool) {
         self.filter.set(rules);
-        self.rebuild(|spec| !spec.attachment.allow_policy_bypass);
+        self.rebuild(|attached| !attached.attachment.allow_policy_bypass);
         if is_whole {
             (self.report)(Event::RulesRead);
         }
     }
 
     /// Makes the tables of the attachments that are `concerned` again; those whose interface is gone end here.
-    pub(super) fn rebuild(&mut self, concerned: impl Fn(&AttachmentSpec) -> bool) {
+    pub(super) fn rebuild(&mut self, concerned: impl Fn(&TrackedAttachment) -> bool) {
         let (mut differs, mut ended) = (false, Vec::new());
         let interfaces = self.interfaces();
         let mut all = std::mem::take(&mut self.attached);
-        for attached in all.values_mut().filter(|attached| concerned(&attached.spec)) {
+        for attached in all.values_mut().filter(|attached| concerned(attached)) {
             match self.follow(attached, &interfaces) {
                 Some(is_other) => differs |= is_other,
-                None => ended.push(attached.spec.index),
+                None => ended.push(attached.index),
             }
         }
         self.attached = all;
@@ -227,23 +197,22 @@ impl TablesState {
     }
 
     /// Makes the tables of one attachment again; whether they are others now. `None`: its interface is gone.
-    fn follow(&mut self, attached: &mut Attached, interfaces: &Interfaces) -> Option<bool> {
-        let spec = &mut attached.spec;
-        let device =
-            self.pods.get(&spec.attachment.netns)?.space.snapshot.devices.get(&attached.interface)?;
-        if device.name != spec.interface {
-            let (path, old) = (spec.attachment.netns.display(), &spec.interface);
+    fn follow(&mut self, attached: &mut TrackedAttachment, interfaces: &Interfaces) -> Option<bool> {
+        let inside = &self.pods.get(&attached.attachment.netns)?.space.snapshot;
+        let device = inside.devices.get(&attached.interface_index)?;
+        if device.name != attached.interface {
+            let (path, old) = (attached.attachment.netns.display(), &attached.interface);
             if attached.log_limit.allows() {
                 (self.report)(Event::Warning(format!("{path}: {old} is called {} now", device.name)));
             }
-            spec.interface.clone_from(&device.name);
+            attached.interface.clone_from(&device.name);
         }
         let mut warning = None;
-        if self.host.snapshot.device(&spec.uplink).is_none() {
-            warning = Some(format!("uplink {}: no such device; nothing leaves by it", spec.uplink));
+        if self.host.snapshot.device(&attached.uplink).is_none() {
+            warning = Some(format!("uplink {}: no such device; nothing leaves by it", attached.uplink));
         }
-        warning = warning.or_else(|| self.filter_fault(spec));
-        let assembled = self.assemble(spec, attached.interface, interfaces);
+        warning = warning.or_else(|| self.filter_fault(attached));
+        let assembled = self.assemble(attached, interfaces);
         let assembled =
             assembled.map_err(|error| warning = Some(format!("{error}; left to the kernel"))).ok();
         attached.fault = warning;
@@ -252,43 +221,42 @@ impl TablesState {
     }
 
     /// Why the rules of the pod's own packet filter are not known, where they are not.
-    fn filter_fault(&self, spec: &AttachmentSpec) -> Option<String> {
-        let fault = self.pods.get(&spec.attachment.netns)?.space.snapshot.filter.fault.as_ref()?;
+    fn filter_fault(&self, attached: &TrackedAttachment) -> Option<String> {
+        let fault = self.pods.get(&attached.attachment.netns)?.space.snapshot.filter.fault.as_ref()?;
         Some(format!(
             "{}: the packet filter of its namespace cannot be read: {fault}; its datagrams are left to the kernel (routing_rules)",
-            spec.place()
+            attached.place()
         ))
     }
 
-    /// The tables of `spec`, whose interface has the number `interface` in its namespace. Attaching and every change make
-    /// them by these steps.
+    /// The tables of an attachment. Attaching and every change make them by these steps.
     fn assemble(
         &mut self,
-        spec: &AttachmentSpec,
-        interface: u32,
+        attached: &TrackedAttachment,
         interfaces: &Interfaces,
     ) -> Result<Assembled, TablesError> {
-        let pod = self.pods.get_mut(&spec.attachment.netns).ok_or(TablesError::Ended)?;
+        let pod = self.pods.get_mut(&attached.attachment.netns).ok_or(TablesError::Ended)?;
         if let Some(fault) = &pod.fault {
             return Err(TablesError::NotFollowed(fault.clone()));
         }
-        pod.find_number(spec, &mut self.host);
-        let attached = interfaces.get(&pod.cookie).map_or(&[][..], Vec::as_slice);
-        let others: Vec<u32> = attached.iter().copied().filter(|other| *other != interface).collect();
-        let inputs = self.overlays.inputs(spec, &self.policies);
+        pod.find_number(attached, &mut self.host);
+        let all = interfaces.get(&pod.cookie).map_or(&[][..], Vec::as_slice);
+        let others: Vec<u32> =
+            all.iter().copied().filter(|other| *other != attached.interface_index).collect();
+        let inputs = self.overlays.inputs(attached, &self.policies);
         let (tables, overlay) =
-            attachment::tables(spec, interface, &others, pod, &mut self.host, &mut self.uplinks, inputs)?;
-        Ok((self.filter.apply(spec, tables)?, overlay))
+            attachment::tables(attached, &others, pod, &mut self.host, &mut self.uplinks, inputs)?;
+        Ok((self.filter.apply(attached, tables)?, overlay))
     }
 
     /// Puts what was assembled in force, `None`: nothing; shows what is new of it. Whether the tables are others now.
-    fn accept(&mut self, attached: &mut Attached, assembled: Option<Assembled>) -> bool {
-        let (spec, report) = (&attached.spec, &*self.report);
+    fn accept(&mut self, attached: &mut TrackedAttachment, assembled: Option<Assembled>) -> bool {
+        let (index, report) = (attached.index.0, &*self.report);
         let (tables, overlay) = assembled.unzip();
-        self.overlays.show(spec.index.0, overlay.flatten(), report);
-        self.filter.show(spec.index.0, &spec.place(), report);
+        self.overlays.show(index, overlay.flatten(), report);
+        self.filter.show(index, &attached.place(), report);
         if !attached.has_warned_of_addresses
-            && let Some(text) = tables.as_ref().and_then(|tables| given::warning(spec, tables))
+            && let Some(text) = tables.as_ref().and_then(|tables| given::warning(attached, tables))
         {
             report(Event::Warning(text));
             attached.has_warned_of_addresses = true;
@@ -305,8 +273,8 @@ impl TablesState {
     fn interfaces(&self) -> Interfaces {
         let mut interfaces = Interfaces::new();
         for attached in self.attached.values() {
-            if let Some(pod) = self.pods.get(&attached.spec.attachment.netns) {
-                interfaces.entry(pod.cookie).or_default().push(attached.interface);
+            if let Some(pod) = self.pods.get(&attached.attachment.netns) {
+                interfaces.entry(pod.cookie).or_default().push(attached.interface_index);
             }
         }
         interfaces
@@ -320,11 +288,11 @@ impl TablesState {
         let mut changed = BTreeSet::new();
         for (index, restriction) in restrictions {
             if let Some(attached) = self.attached.get_mut(&index.0) {
-                attached.spec.restriction = restriction;
+                attached.restriction = restriction;
                 changed.insert(index);
             }
         }
-        self.rebuild(|spec| changed.contains(&spec.index));
+        self.rebuild(|attached| changed.contains(&attached.index));
         self.published.clone()
     }
 
@@ -342,17 +310,13 @@ impl TablesState {
         }
     }
 
-    fn specs(&self) -> impl Iterator<Item = &AttachmentSpec> + Clone {
-        self.attached.values().map(|attached| &attached.spec)
-    }
-
     /// Lets go of namespaces and forwarding tables that no attachment needs.
     fn release(&mut self) {
-        self.host.learnt = overlays::watched(self.specs());
+        self.host.learnt = overlays::watched(self.attached.values());
         self.learn();
-        self.uplinks.keep(&self.attached.values().map(|attached| &attached.spec));
+        self.uplinks.keep(&self.attached.values());
         let needed: BTreeSet<&Path> =
-            self.attached.values().map(|attached| attached.spec.attachment.netns.as_path()).collect();
+            self.attached.values().map(|attached| attached.attachment.netns.as_path()).collect();
         self.pods.retain(|path, _| needed.contains(path.as_path()));
         if let Some(watch) = &mut self.watch {
             watch.set(self.pods.keys().map(PathBuf::as_path));
@@ -375,11 +339,12 @@ impl TablesState {
     }
 
     /// See [`crate::tables::Manager::add`].
-    pub(crate) fn add(&mut self, spec: AttachmentSpec, opened: Opened) -> Result<Added, TablesError> {
-        let before = self.attached.remove(&spec.index.0);
-        self.overlays.forget(spec.index.0);
-        self.filter.forget(spec.index.0);
-        let added = self.try_add(spec, opened);
+    pub(crate) fn add(&mut self, attached: TrackedAttachment, opened: Opened) -> Result<Added, TablesError> {
+        let index = attached.index.0;
+        let before = self.attached.remove(&index);
+        self.overlays.forget(index);
+        self.filter.forget(index);
+        let added = self.try_add(attached, opened);
         self.release();
         if added.is_err() {
             // What was read on the way is the others' too.
@@ -391,39 +356,39 @@ impl TablesState {
         added
     }
 
-    fn try_add(&mut self, mut spec: AttachmentSpec, opened: Opened) -> Result<Added, TablesError> {
-        self.look_at(&spec.attachment.netns);
-        let learnt = overlays::watched(self.specs().chain([&spec]));
+    fn try_add(&mut self, mut attached: TrackedAttachment, opened: Opened) -> Result<Added, TablesError> {
+        let (index, netns) = (attached.index, attached.attachment.netns.clone());
+        self.look_at(&netns);
+        let learnt = overlays::watched(self.attached.values().chain([&attached]));
         let learns_more = learnt != self.host.learnt;
         self.host.learnt = learnt;
         self.host.socket.netlink.hints.forwarding |= learns_more;
         let host_changed = self.host.catch_up()? || learns_more;
-        let specs = self.attached.values().map(|attached| &attached.spec);
-        self.overlays.learn(specs.chain([&spec]), &self.host.snapshot);
-        attachment::check_devices(&spec.attachment, &spec.uplink, &self.host.snapshot)?;
+        self.overlays.learn(self.attached.values().chain([&attached]), &self.host.snapshot);
+        attachment::check_devices(&attached.attachment, &attached.uplink, &self.host.snapshot)?;
         // A device that was made a moment ago is not in what was read before.
-        let pod = self.hold(&spec.attachment.netns, opened)?;
-        let place = || spec.attachment.netns.display().to_string();
-        let found = pod.space.snapshot.device(&spec.interface).filter(|(_, device)| device.mac.is_some());
-        let Some((interface, device)) = found else {
-            let (device, place) = (spec.interface.clone(), place());
-            return Err(TablesError::Device { field: "interface", device, place });
+        let pod = self.hold(&netns, opened)?;
+        let place = || netns.display().to_string();
+        let found = pod.space.snapshot.device(&attached.interface).filter(|(_, device)| device.mac.is_some());
+        let Some((interface_index, device)) = found else {
+            return Err(TablesError::Device {
+                field: "interface",
+                device: attached.interface,
+                place: place(),
+            });
         };
-        let (netns_cookie, mtu, identity) = (pod.cookie, device.mtu, pod.identity);
-        let addresses = given::settled(&spec, interface, &pod.space.snapshot, identity);
+        let (netns_cookie, mtu) = (pod.cookie, device.mtu);
+        attached.interface_index = interface_index;
+        attached.addresses = given::settled(&attached, &pod.space.snapshot, pod.identity);
         let interfaces = self.interfaces();
-        if interfaces.get(&netns_cookie).is_some_and(|all| all.contains(&interface)) {
-            return Err(TablesError::Attached { device: spec.interface.clone(), place: place() });
+        if interfaces.get(&netns_cookie).is_some_and(|all| all.contains(&interface_index)) {
+            return Err(TablesError::Attached { device: attached.interface, place: place() });
         }
-        spec.addresses = addresses.clone();
-        let assembled = self.assemble(&spec, interface, &interfaces)?;
-        let (index, netns) = (spec.index, spec.attachment.netns.clone());
-        let (tables, wanted, fault, warned) = (None, VecDeque::new(), self.filter_fault(&spec), None);
-        let (log_limit, has_warned_of_addresses) = (LogLimit::default(), false);
-        let mut attached =
-            Attached { spec, interface, tables, wanted, fault, warned, log_limit, has_warned_of_addresses };
+        let assembled = self.assemble(&attached, &interfaces)?;
+        attached.fault = self.filter_fault(&attached);
         attached.tell(&*self.report);
         self.accept(&mut attached, Some(assembled));
+        let addresses = attached.addresses.clone();
         self.attached.insert(index.0, attached);
         // Those of this namespace yield to it. What else the host's refresh above changed need not be waited for: many
         // attachments come one after the other, each with a device of its own.
@@ -432,7 +397,7 @@ impl TablesState {
         self.probe_for(index);
         let tables = self.publish().ok_or(TablesError::Ended)?;
         let overlay = self.overlays.shown_of(index);
-        Ok(Added { tables, netns_cookie, interface_index: interface, mtu, overlay, addresses })
+        Ok(Added { tables, netns_cookie, interface_index, mtu, overlay, addresses })
     }
 
     /// See [`crate::tables::Manager::remove`].
@@ -441,7 +406,7 @@ impl TablesState {
         self.overlays.forget(index.0);
         self.filter.forget(index.0);
         // What led to its interface leads to no attachment now.
-        self.rebuild(|other| other.attachment.netns == gone.spec.attachment.netns);
+        self.rebuild(|other| other.attachment.netns == gone.attachment.netns);
         self.release();
         self.publish();
     }
@@ -469,7 +434,7 @@ impl TablesState {
             return;
         }
         let concerned =
-            self.attached.iter().filter(|(_, attached)| gone.contains(&attached.spec.attachment.netns));
+            self.attached.iter().filter(|(_, attached)| gone.contains(&attached.attachment.netns));
         let ended: Vec<AttachmentIndex> = concerned.map(|(index, _)| AttachmentIndex(*index)).collect();
         // First of all: an open socket keeps the namespace and its devices alive.
         self.pods.retain(|path, _| !gone.contains(path));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ktsn_resolve::{Link, LinkTable, TableError};
 
-use crate::tables::spec::AttachmentSpec;
+use crate::tables::tracked::TrackedAttachment;
 
 /// An uplink, its port, and whether what leads to tunnel devices is left out of it.
 type Key = (String, u16, bool);
@@ -20,15 +20,15 @@ type Key = (String, u16, bool);
 pub(super) struct Uplinks(BTreeMap<Key, (u64, Arc<LinkTable>)>);
 
 impl Uplinks {
-    /// The table of the uplink of `spec`, made from `link` where the one of this revision is not there yet. Equal ones stay the
+    /// The table of the uplink of `attached`, made from `link` where the one of this revision is not there yet. Equal ones stay the
     /// same value.
     pub(super) fn of(
         &mut self,
-        spec: &AttachmentSpec,
+        attached: &TrackedAttachment,
         revision: u64,
         link: impl FnOnce() -> Link,
     ) -> Result<Arc<LinkTable>, TableError> {
-        let key = (spec.uplink.clone(), spec.uplink_port.0, spec.attachment.allow_policy_bypass);
+        let key = (attached.uplink.clone(), attached.uplink_port.0, attached.attachment.allow_policy_bypass);
         match self.0.entry(key) {
             Entry::Vacant(place) => {
                 let table = Arc::new(LinkTable::new(link())?);
@@ -49,7 +49,7 @@ impl Uplinks {
     }
 
     /// Forgets uplinks that none of these uses.
-    pub(super) fn keep<'a>(&mut self, specs: &(impl Iterator<Item = &'a AttachmentSpec> + Clone)) {
-        self.0.retain(|(uplink, ..), _| specs.clone().any(|spec| spec.uplink == *uplink));
+    pub(super) fn keep<'a>(&mut self, attachments: &(impl Iterator<Item = &'a TrackedAttachment> + Clone)) {
+        self.0.retain(|(uplink, ..), _| attachments.clone().any(|attached| attached.uplink == *uplink));
     }
 }

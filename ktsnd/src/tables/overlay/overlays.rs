@@ -17,7 +17,7 @@ use crate::config::VxlanPeer;
 use crate::tables::kernel::snapshot::Snapshot;
 use crate::tables::kernel::xfrm::Policies;
 use crate::tables::news::{Event, OverlayNews};
-use crate::tables::spec::AttachmentSpec;
+use crate::tables::tracked::TrackedAttachment;
 
 /// The attachments that a list of peers is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,9 +41,13 @@ pub(crate) struct Overlays {
 }
 
 impl Overlays {
-    /// Learns from the devices that `specs` name, and forgets others.
-    pub(crate) fn learn<'a>(&mut self, specs: impl Iterator<Item = &'a AttachmentSpec>, host: &Snapshot) {
-        let names = names(specs);
+    /// Learns from the devices that `attachments` name, and forgets others.
+    pub(crate) fn learn<'a>(
+        &mut self,
+        attachments: impl Iterator<Item = &'a TrackedAttachment>,
+        host: &Snapshot,
+    ) {
+        let names = names(attachments);
         self.learners.retain(|name, _| names.contains(name));
         for name in names {
             self.learners.entry(name.clone()).or_default().update(host, &name, Instant::now());
@@ -55,18 +59,19 @@ impl Overlays {
         self.learners.values().any(|learner| learner.is_due(Instant::now()))
     }
 
-    /// What is known of the overlay of `spec`.
-    pub(crate) fn inputs<'a>(&'a self, spec: &AttachmentSpec, policies: &'a Policies) -> Inputs<'a> {
-        let policies = (!spec.attachment.allow_policy_bypass).then_some(policies);
-        let Some(vxlan) = spec.attachment.overlay.routed() else {
+    /// What is known of the overlay of `attached`.
+    pub(crate) fn inputs<'a>(&'a self, attached: &TrackedAttachment, policies: &'a Policies) -> Inputs<'a> {
+        let policies = (!attached.attachment.allow_policy_bypass).then_some(policies);
+        let Some(vxlan) = attached.attachment.overlay.routed() else {
             let learner =
-                spec.attachment.overlay.bridged_from().and_then(|from| self.learners.get(&from.device));
+                attached.attachment.overlay.bridged_from().and_then(|from| self.learners.get(&from.device));
             return Inputs { policies, learner, ..Inputs::default() };
         };
         let learner = vxlan.is_learnt.then(|| self.learners.get(&vxlan.device)).flatten();
         let vni = vxlan.vni.or_else(|| Some(learner?.device()?.vni));
         let list = |of: PeersOf| self.given.get(&of).map_or(&[][..], Vec::as_slice);
-        let given = [list(PeersOf::Attachment(spec.index)), vni.map_or(&[], |vni| list(PeersOf::Vni(vni)))];
+        let given =
+            [list(PeersOf::Attachment(attached.index)), vni.map_or(&[], |vni| list(PeersOf::Vni(vni)))];
         Inputs { given, learner, policies }
     }
 
@@ -193,26 +198,28 @@ fn left(state: &OverlayState) -> Option<String> {
     ))
 }
 
-/// The VXLAN devices with forwarding tables that `specs` need: the devices that they learn peers from, and those of attachments
+/// The VXLAN devices with forwarding tables that `attachments` need: the devices that they learn peers from, and those of attachments
 /// on the ingress fast path.
-pub(crate) fn watched<'a>(specs: impl Iterator<Item = &'a AttachmentSpec> + Clone) -> BTreeSet<String> {
-    let short = specs.clone().filter(|spec| spec.attachment.is_short());
-    let short = short.filter_map(|spec| Some(spec.attachment.overlay.routed()?.device.clone()));
-    names(specs).into_iter().chain(short).collect()
+pub(crate) fn watched<'a>(
+    attachments: impl Iterator<Item = &'a TrackedAttachment> + Clone,
+) -> BTreeSet<String> {
+    let short = attachments.clone().filter(|attached| attached.attachment.is_short());
+    let short = short.filter_map(|attached| Some(attached.attachment.overlay.routed()?.device.clone()));
+    names(attachments).into_iter().chain(short).collect()
 }
 
-/// The devices that `specs` learn from.
-fn names<'a>(specs: impl Iterator<Item = &'a AttachmentSpec>) -> BTreeSet<String> {
-    let name = |spec: &AttachmentSpec| {
-        let routed = spec
+/// The devices that `attachments` learn from.
+fn names<'a>(attachments: impl Iterator<Item = &'a TrackedAttachment>) -> BTreeSet<String> {
+    let name = |attached: &TrackedAttachment| {
+        let routed = attached
             .attachment
             .overlay
             .routed()
             .filter(|overlay| overlay.is_learnt)
             .map(|overlay| &overlay.device);
-        routed.or(spec.attachment.overlay.bridged_from().map(|from| &from.device)).cloned()
+        routed.or(attached.attachment.overlay.bridged_from().map(|from| &from.device)).cloned()
     };
-    specs.filter_map(name).collect()
+    attachments.filter_map(name).collect()
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ fn rules_are_followed_and_those_that_cannot_be_read_concern_every_datagram() {
         let pod = &place.pod;
         nft(pod, "add table ip t; add chain ip t o { type filter hook output priority 0; }");
         nft(pod, "add rule ip t o ip daddr 10.244.7.0/24 drop");
-        let added = seen.manager.add(place.spec()).await.unwrap();
+        let added = seen.manager.add(place.tracked()).await.unwrap();
         let first = added.tables.attachment(INDEX).map(prefixes);
         assert_eq!(first.unwrap(), ["10.244.7.0/24"], "from the beginning");
         nft(pod, "add rule ip t o ip daddr 10.244.8.0/24 ip dscp set ef");
@@ -60,7 +60,7 @@ fn forged() -> Vec<u8> {
 #[test]
 fn a_forged_message_changes_nothing_and_lost_ones_have_the_kernel_asked() {
     Place::run(async |place, mut seen: Seen| {
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         seen.until("plain", |tables| tables.asked() == NONE).await;
         let socket = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
         let to = SocketAddrV4::new(Ipv4Addr::new(10, 244, 0, 5), 0);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ktsn_model::IpPrefix;
 use ktsn_resolve::{AttachmentIndex, AttachmentTables, PortIndex, Tables, Via};
 
-use super::super::{AttachmentSpec, Event};
+use super::super::{Event, TrackedAttachment};
 use super::place::{INDEX, PATIENCE, Place, Seen, ip, ip_batch};
 
 fn address(text: &str) -> IpAddr {
@@ -21,7 +21,7 @@ fn via(tables: &AttachmentTables, to: &str) -> Option<Via> {
 #[test]
 fn each_change_is_seen() {
     Place::run(async |place, mut seen: Seen| {
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         type Wanted = fn(&AttachmentTables) -> bool;
         let changes: [(&str, Wanted); 12] = [
             ("route add 10.8.0.0/16 via 10.244.0.2", |t| {
@@ -57,7 +57,7 @@ fn each_change_is_seen() {
 #[test]
 fn an_interface_can_be_attached_the_moment_that_it_is_there() {
     Place::run(async |place, mut seen: Seen| {
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         for number in 3..8 {
             let interface = format!("net{number}");
             ip_batch(
@@ -67,16 +67,18 @@ fn an_interface_can_be_attached_the_moment_that_it_is_there() {
                 ),
             );
             let index = AttachmentIndex(number);
-            let spec = AttachmentSpec { index, interface, interface_port: PortIndex(number), ..place.spec() };
-            let added = seen.manager.add(spec).await.unwrap();
+            let tracked =
+                TrackedAttachment { index, interface, interface_port: PortIndex(number), ..place.tracked() };
+            let added = seen.manager.add(tracked).await.unwrap();
             let tables = added.tables.attachment(index).unwrap();
             assert!(tables.interface().has_address(format!("10.9.{number}.1").parse().unwrap()));
         }
         // What was read for one that is refused is not lost on the others.
         let gateway = Via::Gateway(address("10.244.0.2"));
         ip(&format!("-n {} route add 10.8.0.0/16 via 10.244.0.2", place.pod));
-        let spec = AttachmentSpec { index: AttachmentIndex(9), interface: "none".to_owned(), ..place.spec() };
-        seen.manager.add(spec).await.unwrap_err();
+        let tracked =
+            TrackedAttachment { index: AttachmentIndex(9), interface: "none".to_owned(), ..place.tracked() };
+        seen.manager.add(tracked).await.unwrap_err();
         seen.until("route", |t| via(t, "10.8.0.1") == Some(gateway)).await;
     });
 }
@@ -85,7 +87,7 @@ fn an_interface_can_be_attached_the_moment_that_it_is_there() {
 fn the_nodes_changes_are_seen_too() {
     Place::run(async |place, mut seen: Seen| {
         let node = &place.node;
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         let vtep = address("192.168.77.2");
         ip(&format!("-n {node} route add 192.168.77.2/32 via 192.168.77.9"));
         let gateway = Via::Gateway(address("192.168.77.9"));
@@ -110,7 +112,7 @@ fn routes(verb: &str, count: u32) -> String {
 #[test]
 fn a_thousand_routes_in_one_burst_make_few_generations() {
     Place::run(async |place, mut seen: Seen| {
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         seen.until("attached", |t| t.interface().routes_count() > 0).await;
         let (before, generation) = (
             seen.attachment().unwrap().interface().routes_count(),
@@ -133,7 +135,7 @@ fn a_thousand_routes_in_one_burst_make_few_generations() {
 #[test]
 fn lost_notifications_lose_nothing() {
     Place::run(async |place, mut seen: Seen| {
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         seen.until("attached", |t| t.interface().routes_count() > 0).await;
         let before = seen.attachment().unwrap().interface().routes_count();
         // The task cannot read meanwhile, and no socket buffer holds so many: the kernel says ENOBUFS.
@@ -147,7 +149,7 @@ fn lost_notifications_lose_nothing() {
 #[test]
 fn a_stale_neighbour_is_probed() {
     Place::run(async |place, mut seen: Seen| {
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         let vtep = address("192.168.77.2");
         seen.until("tunnel end", |t| t.uplink().neighbour(vtep).is_some()).await;
         let right = seen.attachment().unwrap().uplink().neighbour(vtep);
@@ -167,16 +169,16 @@ fn a_stale_neighbour_is_probed() {
 #[test]
 fn another_attachment_does_not_disturb() {
     Place::run(async |place, mut seen: Seen| {
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         let other = Place::new();
-        let mut spec = other.spec();
-        spec.index.0 = 0;
-        let added = seen.manager.add(spec.clone()).await.unwrap();
+        let mut tracked = other.tracked();
+        tracked.index.0 = 0;
+        let added = seen.manager.add(tracked.clone()).await.unwrap();
         assert!(added.tables.attachments().iter().map(Option::is_some).eq([true, false, true]));
-        seen.manager.remove(spec.index).await;
+        seen.manager.remove(tracked.index).await;
         ip(&format!("-n {} route add 10.8.0.0/16 via 10.244.0.2", place.pod));
         seen.until("route", |t| via(t, "10.8.0.1") == Some(Via::Gateway(address("10.244.0.2")))).await;
-        assert!(seen.latest.as_ref().unwrap().attachment(spec.index).is_none());
+        assert!(seen.latest.as_ref().unwrap().attachment(tracked.index).is_none());
         while let Some(event) = seen.next(Duration::from_millis(50)).await {
             assert!(matches!(event, Event::Tables(_)), "{event:?}");
         }
@@ -194,12 +196,12 @@ fn attachments_of_one_namespace_follow_its_routes() {
         ip(&format!("-n {pod} addr add 10.250.0.5/24 dev net1"));
         ip(&format!("-n {pod} link set net1 up"));
         ip(&format!("-n {pod} route add 10.244.1.0/25 via 10.250.0.1"));
-        seen.manager.add(place.spec()).await.unwrap();
-        let net1 = AttachmentSpec {
+        seen.manager.add(place.tracked()).await.unwrap();
+        let net1 = TrackedAttachment {
             index: AttachmentIndex(0),
             interface: "net1".to_owned(),
             interface_port: PortIndex(3),
-            ..place.spec().changed(|a| a.destinations = vec!["10.0.0.0/8".parse().unwrap()])
+            ..place.tracked().changed(|a| a.destinations = vec!["10.0.0.0/8".parse().unwrap()])
         };
         let (mine, its) = (address("10.244.1.200"), address("10.244.1.5"));
         let takes = |tables: &Tables, index: AttachmentIndex, to: IpAddr| {
@@ -213,7 +215,7 @@ fn attachments_of_one_namespace_follow_its_routes() {
         {
             assert_eq!(takes(&first, index, to), expected, "{index:?} {to}");
         }
-        let again = AttachmentSpec { index: AttachmentIndex(7), ..net1.clone() };
+        let again = TrackedAttachment { index: AttachmentIndex(7), ..net1.clone() };
         let refused = seen.manager.add(again).await.unwrap_err().to_string();
         assert!(refused.contains("interface: \"net1\"") && refused.contains("one attachment"), "{refused}");
         seen.manager.remove(net1.index).await;

@@ -9,7 +9,7 @@ use ktsn_resolve::{Egress, Flow, LinkTable, Marks, NextHop, Refusal, Side, Via, 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
-use super::super::AttachmentSpec;
+use super::super::TrackedAttachment;
 use super::super::{TablesError, default_uplink};
 use super::place::{INDEX, Place, Seen, ip, ip_batch, ip_json, path_of};
 use crate::sys;
@@ -105,7 +105,7 @@ fn prepare(place: &Place) {
 fn tables_say_what_ip_says() {
     Place::run(async |place, mut seen: Seen| {
         prepare(place);
-        let added = seen.manager.add(place.spec()).await.unwrap();
+        let added = seen.manager.add(place.tracked()).await.unwrap();
         assert_eq!(added.mtu, 1450);
         // The gateway is being resolved meanwhile: wait for it, so that both sides see a settled state.
         let gateway: IpAddr = "10.244.0.1".parse().unwrap();
@@ -129,7 +129,7 @@ fn of_equal_prefixes_the_lowest_metric_counts() {
         for (gateway, metric) in [("10.244.0.7", 300), ("10.244.0.8", 20), ("10.244.0.9", 100)] {
             ip(&format!("-n {} route add 10.5.0.0/16 via {gateway} metric {metric}", place.pod));
         }
-        let added = seen.manager.add(place.spec()).await.unwrap();
+        let added = seen.manager.add(place.tracked()).await.unwrap();
         let tables = added.tables.attachment(INDEX).unwrap();
         let route = tables.interface().route("10.5.0.1".parse().unwrap()).unwrap();
         assert_eq!(route.via, Via::Gateway("10.244.0.8".parse().unwrap()));
@@ -139,7 +139,7 @@ fn of_equal_prefixes_the_lowest_metric_counts() {
 #[test]
 fn a_datagram_for_a_peer_finds_its_way_once_its_neighbour_is_known() {
     Place::run(async |place, mut seen: Seen| {
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         let flow = Flow {
             is_connected: false,
             uid: 0,
@@ -175,7 +175,7 @@ fn a_datagram_for_a_peer_finds_its_way_once_its_neighbour_is_known() {
 #[test]
 fn the_cookie_is_the_one_that_sockets_of_the_pod_show() {
     Place::run(async |place, seen: Seen| {
-        let added = seen.manager.add(place.spec()).await.unwrap();
+        let added = seen.manager.add(place.tracked()).await.unwrap();
         let path = path_of(&place.pod);
         let inside = std::thread::spawn(move || {
             let file = std::fs::File::open(path).unwrap();
@@ -201,20 +201,21 @@ fn the_uplink_is_the_default_routes_device() {
 #[test]
 fn what_is_not_there_is_named() {
     Place::run(async |place, mut seen: Seen| {
-        let refused = async |change: fn(AttachmentSpec) -> AttachmentSpec| {
-            seen.manager.add(change(place.spec())).await.expect_err("it is not there").to_string()
+        let refused = async |change: fn(TrackedAttachment) -> TrackedAttachment| {
+            seen.manager.add(change(place.tracked())).await.expect_err("it is not there").to_string()
         };
-        let error = refused(|spec| spec.changed(|a| a.netns = path_of("ktsn-no-such"))).await;
+        let error = refused(|tracked| tracked.changed(|a| a.netns = path_of("ktsn-no-such"))).await;
         assert!(error.contains("ktsn-no-such") && error.contains("No such file"), "{error}");
-        let error = refused(|spec| spec.changed(|a| a.netns = "/etc/hostname".into())).await;
+        let error = refused(|tracked| tracked.changed(|a| a.netns = "/etc/hostname".into())).await;
         assert!(error.contains("/etc/hostname") && error.contains("network namespace"), "{error}");
-        let error = refused(|spec| AttachmentSpec { interface: "eth7".to_owned(), ..spec }).await;
+        let error = refused(|tracked| TrackedAttachment { interface: "eth7".to_owned(), ..tracked }).await;
         assert!(error.starts_with("interface: \"eth7\""), "{error}");
-        let error = refused(|spec| AttachmentSpec { interface: "lo".to_owned(), ..spec }).await;
+        let error = refused(|tracked| TrackedAttachment { interface: "lo".to_owned(), ..tracked }).await;
         assert!(error.starts_with("interface: \"lo\""), "{error}");
-        let error = refused(|spec| AttachmentSpec { uplink: "up7".to_owned(), ..spec }).await;
+        let error = refused(|tracked| TrackedAttachment { uplink: "up7".to_owned(), ..tracked }).await;
         assert!(error.starts_with("uplink: \"up7\""), "{error}");
-        let error = refused(|spec| spec.with_vxlan(|vxlan| vxlan.device = "flannel.7".to_owned())).await;
+        let error =
+            refused(|tracked| tracked.with_vxlan(|vxlan| vxlan.device = "flannel.7".to_owned())).await;
         assert!(error.starts_with("overlay.vxlan.device: \"flannel.7\""), "{error}");
         // None of it left anything behind: the pod's namespace goes when its name goes.
         ip(&format!("netns del {}", place.pod));

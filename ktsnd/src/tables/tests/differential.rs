@@ -412,8 +412,8 @@ fn ten_thousand_random_flows_leave_as_the_kernels_do() {
         furnish(place);
         let ears = [("eth0", sys::hear("pod0").unwrap()), ("eth1", sys::hear("pod1").unwrap())];
         let all = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
-        let spec = place.spec().changed(|a| (a.destinations, a.overlay) = (all, Overlay::None));
-        let added = seen.manager.add(spec).await.unwrap();
+        let tracked = place.tracked().changed(|a| (a.destinations, a.overlay) = (all, Overlay::None));
+        let added = seen.manager.add(tracked).await.unwrap();
         let mut account = Account::default();
         for world in 0..WORLDS {
             let mut random = Random(seed.wrapping_mul(world + 1) | 1);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ktsn_resolve::{AttachmentTables, Delivery};
 
-use super::super::AttachmentSpec;
+use super::super::TrackedAttachment;
 use super::place::{Place, Seen, bridge, ip, path_of};
 use crate::config::{Given, IngressMode, Overlay};
 
@@ -24,8 +24,8 @@ fn has(tables: &AttachmentTables, text: &str) -> bool {
 #[test]
 fn what_the_interface_had_is_given_and_nothing_else() {
     Place::run(async |place, mut seen: Seen| {
-        let spec = AttachmentSpec { addresses: Given::AtAttachment, ..place.spec() };
-        let added = seen.manager.add(spec.clone()).await.unwrap();
+        let tracked = TrackedAttachment { addresses: Given::AtAttachment, ..place.tracked() };
+        let added = seen.manager.add(tracked.clone()).await.unwrap();
         let Given::These(found) = &added.addresses else { panic!("{:?}", added.addresses) };
         for own in ["10.244.0.5/32", "fd00:244::5/128"] {
             assert!(found.contains(&own.parse().unwrap()), "{found:?}");
@@ -47,7 +47,7 @@ fn what_the_interface_had_is_given_and_nothing_else() {
         seen.until("there again", |t| has(t, "10.244.0.5") && t.withheld() == [later]).await;
         assert_eq!(said(&seen), 1);
         // The list that was found is a list like others.
-        seen.manager.add(AttachmentSpec { addresses: added.addresses, ..spec }).await.unwrap();
+        seen.manager.add(TrackedAttachment { addresses: added.addresses, ..tracked }).await.unwrap();
         seen.until("as before", |t| has(t, "10.244.0.5") && t.withheld() == [later]).await;
     });
 }
@@ -55,12 +55,12 @@ fn what_the_interface_had_is_given_and_nothing_else() {
 #[test]
 fn the_daemons_own_namespace_is_believed() {
     Place::run(async |place, mut seen: Seen| {
-        let spec = AttachmentSpec {
+        let tracked = TrackedAttachment {
             addresses: Given::AtAttachment,
             interface: "up0".to_owned(),
-            ..place.spec().changed(|a| (a.netns, a.overlay) = (path_of(&place.node), Overlay::None))
+            ..place.tracked().changed(|a| (a.netns, a.overlay) = (path_of(&place.node), Overlay::None))
         };
-        let added = seen.manager.add(spec).await.unwrap();
+        let added = seen.manager.add(tracked).await.unwrap();
         assert_eq!(added.addresses, Given::Interface);
         ip(&format!("-n {} addr add 192.168.77.9/24 dev up0", place.node));
         seen.until("followed", |t| has(t, "192.168.77.9") && !t.is_source_judged()).await;
@@ -71,7 +71,7 @@ fn the_daemons_own_namespace_is_believed() {
 fn a_list_counts_as_far_as_the_interface_has_it() {
     Place::run(async |place, mut seen: Seen| {
         let addresses = given(&["10.244.0.5", "10.244.0.16/28"]);
-        seen.manager.add(AttachmentSpec { addresses, ..place.spec() }).await.unwrap();
+        seen.manager.add(TrackedAttachment { addresses, ..place.tracked() }).await.unwrap();
         seen.until("there", |t| has(t, "10.244.0.5")).await;
         let tables = seen.attachment().unwrap();
         assert!(!has(tables, "10.244.0.16") && !has(tables, "fd00:244::5"));
@@ -95,8 +95,8 @@ fn the_ingress_fast_path_goes_where_the_node_would_deliver() {
         ip(&format!("-n {node} addr add 10.244.0.0/32 dev flannel.1"));
         ip(&format!("-n {node} link set flannel.1 up"));
         bridge(&format!("-n {node} fdb add 02:00:00:00:f4:03 dev flannel.1 dst 192.168.77.3"));
-        let spec = place.spec().changed(|a| a.ingress = IngressMode::Short);
-        let added = seen.manager.add(spec).await.unwrap();
+        let tracked = place.tracked().changed(|a| a.ingress = IngressMode::Short);
+        let added = seen.manager.add(tracked).await.unwrap();
         assert_eq!(added.addresses, Given::Interface);
         let five = address("10.244.0.5");
         seen.until("delivered", |t| t.delivery().is_some_and(|known| known.addresses == [five])).await;
@@ -138,7 +138,7 @@ fn a_bridge_knows_its_stations() {
         ] {
             ip(&format!("-n {node} {command}"));
         }
-        seen.manager.add(place.spec().changed(|a| a.ingress = IngressMode::Short)).await.unwrap();
+        seen.manager.add(place.tracked().changed(|a| a.ingress = IngressMode::Short)).await.unwrap();
         let (five, other) = (address("10.244.0.5"), address("10.244.0.9"));
         seen.until("delivered", |t| t.delivery().is_some_and(|known| known.addresses == [five])).await;
         let neighbour =

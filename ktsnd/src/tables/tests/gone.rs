@@ -29,7 +29,7 @@ async fn until_gone(seen: &mut Seen) {
 #[test]
 fn a_removed_namespace_is_released() {
     Place::run(async |place, mut seen: Seen| {
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         ip(&format!("netns del {}", place.pod));
         until_gone(&mut seen).await;
         assert!(seen.attachment().is_none());
@@ -56,8 +56,8 @@ fn without_inotify_it_is_noticed_as_well() {
         while !there(&path) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let spec = place.spec().changed(|a| a.netns = path);
-        seen.manager.add(spec).await.unwrap();
+        let tracked = place.tracked().changed(|a| a.netns = path);
+        seen.manager.add(tracked).await.unwrap();
         ip(&format!("netns del {}", place.pod));
         tokio::time::sleep(Duration::from_millis(400)).await;
         assert!(ip(&format!("-n {} -o link", place.node)).contains("pod0"), "its process still holds it");
@@ -71,13 +71,13 @@ fn without_inotify_it_is_noticed_as_well() {
 #[test]
 fn another_namespace_at_the_same_path_is_another_one() {
     Place::run(async |place, mut seen: Seen| {
-        let first = seen.manager.add(place.spec()).await.unwrap();
+        let first = seen.manager.add(place.tracked()).await.unwrap();
         ip(&format!("netns del {}", place.pod));
         ip(&format!("netns add {}", place.pod));
         until_gone(&mut seen).await;
         veth_goes(place).await;
         ip(&format!("-n {} link add pod0 type veth peer name eth0 netns {}", place.node, place.pod));
-        let second = seen.manager.add(place.spec()).await.unwrap();
+        let second = seen.manager.add(place.tracked()).await.unwrap();
         assert_ne!(first.netns_cookie, second.netns_cookie);
     });
 }
@@ -85,7 +85,7 @@ fn another_namespace_at_the_same_path_is_another_one() {
 #[test]
 fn an_interface_that_is_gone_ends_its_attachment() {
     Place::run(async |place, mut seen: Seen| {
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         ip(&format!("-n {} link set eth0 down", place.pod));
         ip(&format!("-n {} link set eth0 name eth9", place.pod));
         // A new name is no new device.
@@ -112,7 +112,7 @@ fn an_interface_that_is_gone_ends_its_attachment() {
 #[test]
 fn removing_an_attachment_lets_its_namespace_go() {
     Place::run(async |place, mut seen: Seen| {
-        seen.manager.add(place.spec()).await.unwrap();
+        seen.manager.add(place.tracked()).await.unwrap();
         seen.manager.remove(INDEX).await;
         ip(&format!("netns del {}", place.pod));
         veth_goes(place).await;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ktsn_model::DropReason;
 use ktsn_resolve::{Egress, Flow, Marks, Overlay, Refusal, Resolved, resolve};
 
-use super::super::{AttachmentSpec, OverlayState, PeersOf, Source};
+use super::super::{OverlayState, PeersOf, Source, TrackedAttachment};
 use super::place::{INDEX, Place, Seen, bridge, bridge_batch, ip, ip_batch};
 use crate::config::VxlanPeer;
 
@@ -27,8 +27,8 @@ pub(super) fn join(node: &str, number: u8, vtep: &str) {
 }
 
 /// No peers and no destinations by configuration.
-pub(super) fn learning(place: &Place) -> AttachmentSpec {
-    place.spec().changed(|a| a.destinations.clear()).with_vxlan(|vxlan| {
+pub(super) fn learning(place: &Place) -> TrackedAttachment {
+    place.tracked().changed(|a| a.destinations.clear()).with_vxlan(|vxlan| {
         vxlan.is_learnt = true;
         vxlan.peers.clear();
         (vxlan.vni, vxlan.port, vxlan.local) = (None, None, None);
@@ -205,8 +205,8 @@ fn what_the_device_cannot_be_is_told() {
         let node = &place.node;
         flannel(place);
         join(node, 1, "192.168.77.2");
-        let spec = learning(place).with_vxlan(|vxlan| vxlan.vni = Some(7));
-        seen.manager.add(spec).await.unwrap();
+        let tracked = learning(place).with_vxlan(|vxlan| vxlan.vni = Some(7));
+        seen.manager.add(tracked).await.unwrap();
         let fault = "overlay.vxlan.vni: 7: flannel.1 has 1; leave the field out, or correct it";
         assert_eq!(seen.overlay().fault.as_deref(), Some(fault));
         assert_eq!(to(&seen, "10.244.1.7").err(), Some(DROPPED));
@@ -214,14 +214,14 @@ fn what_the_device_cannot_be_is_told() {
 
         ip(&format!("-n {node} link add vx0 type vxlan external dstport 4790"));
         ip(&format!("-n {node} link set vx0 up"));
-        let spec = learning(place).with_vxlan(|vxlan| vxlan.device = "vx0".to_owned());
-        seen.manager.add(spec).await.unwrap();
+        let tracked = learning(place).with_vxlan(|vxlan| vxlan.device = "vx0".to_owned());
+        seen.manager.add(tracked).await.unwrap();
         let fault = seen.overlay().fault.clone().unwrap();
         assert!(fault.contains("vx0: it has no VNI of its own"), "{fault}");
 
         // No VXLAN device at all.
-        let spec = learning(place).with_vxlan(|vxlan| vxlan.device = "pod0".to_owned());
-        seen.manager.add(spec).await.unwrap();
+        let tracked = learning(place).with_vxlan(|vxlan| vxlan.device = "pod0".to_owned());
+        seen.manager.add(tracked).await.unwrap();
         assert_eq!(seen.overlay().fault.as_deref(), Some("pod0: down, or no VXLAN device"));
     });
 }
@@ -237,8 +237,8 @@ fn an_ipv6_underlay_and_stations_on_the_tunnel_itself() {
         ip(&format!("-n {node} link set vx6 up"));
         ip(&format!("-n {node} neigh replace 10.245.0.2 lladdr 02:00:00:00:f4:62 dev vx6 nud permanent"));
         bridge(&format!("-n {node} fdb append 02:00:00:00:f4:62 dev vx6 dst fd77::2 self permanent"));
-        let spec = learning(place).with_vxlan(|vxlan| vxlan.device = "vx6".to_owned());
-        seen.manager.add(spec).await.unwrap();
+        let tracked = learning(place).with_vxlan(|vxlan| vxlan.device = "vx6".to_owned());
+        seen.manager.add(tracked).await.unwrap();
         let vtep: IpAddr = "fd77::2".parse().unwrap();
         seen.until("tunnel end", |t| t.uplink().neighbour(vtep).is_some()).await;
         let resolved = to(&seen, "10.245.0.2").unwrap();
@@ -275,8 +275,8 @@ fn the_more_explicit_peer_wins_and_conflicts_are_told() {
         assert_eq!(end(seen.overlay()).unwrap().0, "192.168.77.5");
         assert_eq!(seen.overlay().conflicts.len(), 2);
         let configured = peer("10.244.1.0/24", "192.168.77.6", "02:00:00:00:f4:06");
-        let spec = learning(place).with_vxlan(|vxlan| vxlan.peers.push(configured));
-        seen.manager.add(spec).await.unwrap();
+        let tracked = learning(place).with_vxlan(|vxlan| vxlan.peers.push(configured));
+        seen.manager.add(tracked).await.unwrap();
         assert_eq!(end(seen.overlay()).unwrap().0, "192.168.77.6");
         assert_eq!(seen.overlay().peers[0].source, Source::Configuration);
 

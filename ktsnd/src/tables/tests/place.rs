@@ -18,21 +18,21 @@ use ktsn_resolve::{AttachmentIndex, AttachmentTables, PortIndex, Tables};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::sync::mpsc;
 
-use super::super::{AttachmentSpec, Event, Manager, OverlayState};
+use super::super::{Event, Manager, OverlayState, TrackedAttachment};
 use crate::config::{Attachment, AttachmentConfig, Overlay, Vxlan, VxlanPeer};
 
 pub(super) const INDEX: AttachmentIndex = AttachmentIndex(2);
 /// How long anything is waited for that comes at all.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-impl AttachmentSpec {
-    /// The specification with a changed attachment.
+impl TrackedAttachment {
+    /// The attachment with a changed attachment.
     pub(super) fn changed(mut self, change: impl FnOnce(&mut Attachment)) -> Self {
         change(Arc::make_mut(&mut self.attachment));
         self
     }
 
-    /// The specification with a changed overlay in routed mode.
+    /// The attachment with a changed overlay in routed mode.
     pub(super) fn with_vxlan(self, change: impl FnOnce(&mut Vxlan)) -> Self {
         self.changed(|attachment| {
             let Overlay::Routed(vxlan) = &mut attachment.overlay else { panic!("routed mode") };
@@ -136,7 +136,7 @@ impl Place {
         place
     }
 
-    pub(super) fn spec(&self) -> AttachmentSpec {
+    pub(super) fn tracked(&self) -> TrackedAttachment {
         let peer = VxlanPeer {
             prefix: "10.244.1.0/24".parse().unwrap(),
             vtep: "192.168.77.2".parse().unwrap(),
@@ -158,16 +158,10 @@ impl Place {
             ..AttachmentConfig::default()
         };
         let attachment = Attachment::check("attachment", config).unwrap();
-        AttachmentSpec {
-            index: INDEX,
-            interface: "eth0".to_owned(),
-            interface_port: PortIndex(1),
-            uplink: "up0".to_owned(),
-            uplink_port: PortIndex(0),
-            addresses: crate::config::Given::Interface,
-            restriction: Arc::default(),
-            attachment: Arc::new(Attachment { overlay: Overlay::Routed(overlay), ..attachment }),
-        }
+        let attachment = Arc::new(Attachment { overlay: Overlay::Routed(overlay), ..attachment });
+        let uplink = ("up0".to_owned(), PortIndex(0));
+        let tracked = TrackedAttachment::new(INDEX, attachment, PortIndex(1), uplink, Arc::default());
+        TrackedAttachment { addresses: crate::config::Given::Interface, ..tracked }
     }
 
     /// Runs a test in the node's namespace, on a runtime like the daemon's.

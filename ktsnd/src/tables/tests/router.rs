@@ -7,15 +7,15 @@ use ktsn_resolve::{
     AttachmentTables, Egress, Flow, Marks, PortIndex, Refusal, Tables, destinations, resolve,
 };
 
-use super::super::AttachmentSpec;
+use super::super::TrackedAttachment;
 use super::place::{INDEX, Place, Seen, ip};
 use crate::config::Overlay;
 
 const FAR_POD: &str = "10.244.1.7";
 
 /// The pod on a node without an overlay, whose pods' prefixes are routed from node to node.
-fn spec(place: &Place) -> AttachmentSpec {
-    place.spec().changed(|a| {
+fn tracked(place: &Place) -> TrackedAttachment {
+    place.tracked().changed(|a| {
         a.overlay = Overlay::None;
         a.destinations = vec!["10.244.1.0/24".parse().unwrap(), "192.168.0.0/16".parse().unwrap()];
     })
@@ -54,7 +54,7 @@ fn the_nodes_own_routes_are_followed_while_it_forwards() {
             "-n {} neigh replace 10.244.0.1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
             place.pod
         ));
-        seen.manager.add(spec(place)).await.expect("added");
+        seen.manager.add(tracked(place)).await.expect("added");
         let leaves = |to: &'static str, by| move |tables: &AttachmentTables| egress(tables, to) == Ok(by);
         // Only the default route leads there: the node may do anything with it.
         seen.until("the default route", leaves(FAR_POD, Egress::Interface)).await;

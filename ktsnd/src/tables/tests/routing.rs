@@ -13,7 +13,7 @@ const OWN: Option<Refusal> = Some(Refusal::Bypass(BypassReason::OwnAddress));
 
 async fn added(place: &Place, seen: &Seen) {
     let all = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
-    seen.manager.add(place.spec().changed(|a| a.destinations = all)).await.unwrap();
+    seen.manager.add(place.tracked().changed(|a| a.destinations = all)).await.unwrap();
 }
 
 fn is_v4_asked(asked: AskedFamilies) -> bool {

@@ -4,7 +4,7 @@
 use ktsn_model::DropReason;
 use ktsn_resolve::{AttachmentTables, Egress, MemberAt, Overlay, Refusal};
 
-use super::super::AttachmentSpec;
+use super::super::TrackedAttachment;
 use super::learn::to;
 use super::place::{Place, Seen, bridge, ip};
 use crate::config::SegmentFrom;
@@ -23,9 +23,9 @@ fn device(place: &Place) {
     bridge(&format!("-n {node} fdb replace {STATION} dev vx7 dst 192.168.77.2 self"));
 }
 
-fn spec(place: &Place) -> AttachmentSpec {
+fn tracked(place: &Place) -> TrackedAttachment {
     let from = SegmentFrom { device: "vx7".to_owned(), flood_interface: false };
-    place.spec().changed(|a| {
+    place.tracked().changed(|a| {
         a.overlay = crate::config::Overlay::BridgedFrom(from);
         a.destinations = vec!["10.244.0.0/24".parse().unwrap()];
     })
@@ -59,7 +59,7 @@ fn stations_and_the_flood_list_are_learnt_and_followed() {
         let node = &place.node;
         segment(place);
         bridge(&format!("-n {node} fdb add 02:00:00:00:07:0a dev pod0 master static"));
-        seen.manager.add(spec(place)).await.unwrap();
+        seen.manager.add(tracked(place)).await.unwrap();
         seen.until("learnt", |t| at(t, STATION).as_deref() == Some("192.168.77.2")).await;
         let tables = seen.attachment().unwrap();
         assert_eq!(at(tables, "02:00:00:00:07:0a").as_deref(), Some("192.168.77.1"), "it is here");
@@ -93,7 +93,7 @@ fn while_the_device_is_away_nothing_leaves() {
     Place::run(async |place, mut seen: Seen| {
         let node = &place.node;
         segment(place);
-        seen.manager.add(spec(place)).await.unwrap();
+        seen.manager.add(tracked(place)).await.unwrap();
         let vtep = "192.168.77.2".parse().unwrap();
         seen.until("tunnel end", |t| t.uplink().neighbour(vtep).is_some()).await;
         assert!(to(&seen, "10.244.0.9").is_ok());

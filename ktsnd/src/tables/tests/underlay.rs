@@ -4,7 +4,7 @@
 use ktsn_model::BypassReason;
 use ktsn_resolve::{AttachmentTables, Refusal, Via};
 
-use super::super::AttachmentSpec;
+use super::super::TrackedAttachment;
 use super::learn::{flannel, is_at, join, learning, to};
 use super::place::{Place, Seen, ip};
 
@@ -17,7 +17,7 @@ fn is_served(tables: &AttachmentTables) -> bool {
 }
 
 /// Every pod is a destination, so that nothing but the policy makes the difference.
-fn spec(place: &Place) -> AttachmentSpec {
+fn tracked(place: &Place) -> TrackedAttachment {
     learning(place).changed(|a| a.destinations = vec!["10.244.0.0/16".parse().unwrap()])
 }
 
@@ -27,7 +27,7 @@ fn an_ipsec_policy_leaves_the_peer_to_the_kernel() {
         let node = &place.node;
         flannel(place);
         join(node, 1, "192.168.77.2");
-        seen.manager.add(spec(place)).await.unwrap();
+        seen.manager.add(tracked(place)).await.unwrap();
         seen.until("served", is_served).await;
         let policy = |verb: &str, rest: &str| ip(&format!("-n {node} xfrm policy {verb} {ENDS} {rest}"));
 
@@ -65,9 +65,9 @@ fn an_attachment_may_skip_policies_knowingly() {
         ip(&format!("-n {node} tuntap add mode tun wg0"));
         ip(&format!("-n {node} link set wg0 up"));
         ip(&format!("-n {node} route add 192.168.77.2/32 dev wg0"));
-        seen.manager.add(spec(place)).await.unwrap();
+        seen.manager.add(tracked(place)).await.unwrap();
         assert_eq!(to_later(&mut seen, "10.244.1.7").await, Some(LEFT));
-        seen.manager.add(spec(place).changed(|a| a.allow_policy_bypass = true)).await.unwrap();
+        seen.manager.add(tracked(place).changed(|a| a.allow_policy_bypass = true)).await.unwrap();
         let vtep = "192.168.77.2".parse().unwrap();
         seen.until("tunnel end", |t| t.uplink().neighbour(vtep).is_some()).await;
         assert!(to(&seen, "10.244.1.7").is_ok());
@@ -83,7 +83,7 @@ fn a_route_by_a_tunnel_device_leaves_the_peer_to_the_kernel() {
         flannel(place);
         join(node, 1, "192.168.77.2");
         join(node, 2, "192.168.77.3");
-        seen.manager.add(spec(place)).await.unwrap();
+        seen.manager.add(tracked(place)).await.unwrap();
         seen.until("served", is_served).await;
         ip(&format!("-n {node} tuntap add mode tun wg0"));
         ip(&format!("-n {node} link set wg0 up"));
@@ -111,7 +111,7 @@ fn a_rule_that_leads_to_a_tunnel_device_leaves_the_peer_to_the_kernel() {
         let node = &place.node;
         flannel(place);
         join(node, 1, "192.168.77.2");
-        seen.manager.add(spec(place)).await.unwrap();
+        seen.manager.add(tracked(place)).await.unwrap();
         seen.until("served", is_served).await;
         ip(&format!("-n {node} tuntap add mode tun wg0"));
         ip(&format!("-n {node} link set wg0 up"));
@@ -130,7 +130,7 @@ fn tunnel_ends_are_reached_as_the_nodes_rules_say() {
         let node = &place.node;
         flannel(place);
         join(node, 1, "192.168.77.2");
-        seen.manager.add(spec(place)).await.unwrap();
+        seen.manager.add(tracked(place)).await.unwrap();
         seen.until("served", is_served).await;
         let via =
             |tables: &AttachmentTables| tables.uplink().route("192.168.77.2".parse().unwrap()).map(|r| r.via);
