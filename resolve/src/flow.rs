@@ -116,7 +116,7 @@ impl Flow {
 impl Refusal {
     /// Why the kernel sends the datagram instead; `None`: it is not sent.
     #[must_use]
-    pub const fn kernels(self) -> Option<BypassReason> {
+    pub const fn bypass_reason(self) -> Option<BypassReason> {
         match self {
             Self::Bypass(BypassReason::NotAttached) | Self::Drop(..) => None,
             Self::Bypass(reason) => Some(reason),

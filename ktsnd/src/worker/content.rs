@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a taken slot asks for: a datagram or a packet socket's frame, and its egress.
+//! What a taken slot asks for: a datagram or a packet socket's frame, and how that leaves.
 //!
 //! In: a slot's checked metadata with the stream that the registrar found behind it. Out: a [`FrameContent`] that is kept
-//! while the frame is queued, and the [`Egress`] by which it would leave now. A stream sends only what its socket
+//! while the frame is queued, and the [`Outgoing`] frame as it would leave now. A stream sends only what its socket
 //! can: a UDP socket no frames of its own making, a packet socket no datagrams.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -52,8 +52,8 @@ pub(super) enum FrameContent {
     Link(LinkFlow),
 }
 
-/// The port and the headers with which a frame would leave now.
-pub(super) enum Egress<'a> {
+/// A frame as it would leave now: its port and its headers.
+pub(super) enum Outgoing<'a> {
     /// By prebuilt headers.
     Datagram(&'a Resolved),
     /// With few octets before it.
@@ -161,40 +161,40 @@ impl FrameContent {
         of.is_some_and(|of| of.filters(IpPrefix::host(flow.destination)))
     }
 
-    /// The egress of `payload`, or of this copy of it, now.
+    /// The frame of `payload`, or of this copy of it, as it would leave now.
     ///
     /// # Errors
     /// [`Refusal`]; a payload that is too long for its route is the kernel's, which makes fragments.
     #[inline]
-    pub(super) fn egress<'a>(
+    pub(super) fn outgoing<'a>(
         &self,
         resolver: &'a mut Resolver,
         payload: &[u8],
         replica: Replica,
-    ) -> Result<Egress<'a>, Refusal> {
+    ) -> Result<Outgoing<'a>, Refusal> {
         match self {
-            Self::Datagram(flow, _) => Egress::datagram(resolver.find(flow, replica)?, payload),
+            Self::Datagram(flow, _) => Outgoing::datagram(resolver.find(flow, replica)?, payload),
             Self::Link(flow) => {
-                resolve_link_replica(resolver.tables(), flow, payload, replica).map(Egress::Link)
+                resolve_link_replica(resolver.tables(), flow, payload, replica).map(Outgoing::Link)
             }
         }
     }
 
-    /// The egress of the first frame of `payload`, ahead of time, and what is missing: the next hop's MAC address, or the kernel's
-    /// answer about the route. The frame may still be queued: [`Self::egress`] is asked again before it is sent.
+    /// The first frame of `payload` as it will leave, ahead of time, and what is missing: the next hop's MAC address, or the kernel's
+    /// answer about the route. The frame may still be queued: [`Self::outgoing`] is asked again before it is sent.
     ///
     /// # Errors
     /// [`Refusal`]; a packet socket's frame has no next hop to wait for.
-    pub(super) fn egress_ahead<'a>(
+    pub(super) fn outgoing_ahead<'a>(
         &self,
         resolver: &'a mut Resolver,
         payload: &[u8],
-    ) -> Result<(Egress<'a>, Option<Missing>), Refusal> {
+    ) -> Result<(Outgoing<'a>, Option<Missing>), Refusal> {
         let Self::Datagram(flow, _) = self else {
-            return self.egress(resolver, payload, Replica::First).map(|egress| (egress, None));
+            return self.outgoing(resolver, payload, Replica::First).map(|outgoing| (outgoing, None));
         };
         let (resolved, missing) = resolver.find_ahead(flow)?;
-        Ok((Egress::datagram(resolved, payload)?, missing))
+        Ok((Outgoing::datagram(resolved, payload)?, missing))
     }
 }
 
@@ -277,7 +277,7 @@ fn flow_key(ether_type: EtherType, packet: &[u8]) -> Option<FlowKey> {
     })
 }
 
-impl<'a> Egress<'a> {
+impl<'a> Outgoing<'a> {
     fn datagram(resolved: &'a Resolved, payload: &[u8]) -> Result<Self, Refusal> {
         let fits = payload.len() <= usize::from(resolved.payload_max);
         if fits { Ok(Self::Datagram(resolved)) } else { Err(Refusal::Bypass(BypassReason::OverMtu)) }

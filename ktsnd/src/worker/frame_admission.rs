@@ -78,13 +78,13 @@ impl<P: Port> FrameAdmission<'_, P> {
         }
         let has_room = usize::from(payload_octets) <= source.slots().payload_octets_max();
         let payload = source.slots().payload(slot, if has_room { payload_octets } else { 0 });
-        let (egress, missing) = offered.content.egress_ahead(self.resolver, payload)?;
+        let (outgoing, missing) = offered.content.outgoing_ahead(self.resolver, payload)?;
         if !has_room {
             return Err(refuse(DropReason::TooLong));
         }
-        let (port, priority) = (egress.port(), egress.priority(offered.priority));
-        let ((copies, skipped), (wire_octets, sdu_octets)) = (egress.copies(), egress.lengths(payload));
-        let pair = egress.address_pair();
+        let (port, priority) = (outgoing.port(), outgoing.priority(offered.priority));
+        let ((copies, skipped), (wire_octets, sdu_octets)) = (outgoing.copies(), outgoing.lengths(payload));
+        let pair = outgoing.address_pair();
         let state = self.ports.at(port).ok_or(refuse(DropReason::LinkDown))?;
         let class = state.class_for(policy.classes, priority, missing, |policing| {
             let stream = offered.content.stream(self.resolver, payload, &policy.streams);

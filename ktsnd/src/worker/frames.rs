@@ -288,10 +288,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn offer_copy(&mut self, first: &Frame, copy: &Queued) -> bool {
         let now = self.env.now();
         let Some((_, payload)) = queued(&self.clients, &self.captures, first.id) else { return false };
-        let Ok(egress) = copy.content.egress(&mut self.resolver, payload, copy.copies.replica) else {
+        let Ok(outgoing) = copy.content.outgoing(&mut self.resolver, payload, copy.copies.replica) else {
             return false;
         };
-        let (port, (wire_octets, sdu_octets)) = (egress.port(), egress.lengths(payload));
+        let (port, (wire_octets, sdu_octets)) = (outgoing.port(), outgoing.lengths(payload));
         let Some(state) = self.ports.at(port) else { return false };
         let is_deadline = first.late == LatePolicy::Deadline;
         let frame = Frame {

@@ -108,12 +108,12 @@ impl<P: Port, E: Environment> Worker<P, E> {
             self.inbox.notify(Returned::BeyondHorizon(attachment, offered.tx_time.ahead_of(now)));
         }
         let id = frame_id(owner, offered.slot);
-        let is_left = refusal.kernels().is_some_and(|kernels| {
+        let is_left = refusal.bypass_reason().is_some_and(|bypass| {
             let Offered { content, payload_octets, is_deadline, .. } = *offered;
             let tx_time = Some(offered.tx_time).filter(|_| !is_deadline);
             let stream = offered.stream.0 as u16; // below STREAMS_MAX
             let of = ForKernel { attachment, stream, content, payload_octets, tx_time };
-            self.leave_to_kernel(id, &of, kernels)
+            self.leave_to_kernel(id, &of, bypass)
         });
         if is_left {
             self.end_if_over(owner);
@@ -233,7 +233,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let Some(entry) = entry else { return self.drop_copy(frame, reason) };
         self.request(attachment_of(frame), missing, &entry.content);
         let is_timed = frame.late != LatePolicy::Deadline;
-        let is_left = refusal.kernels().is_some_and(|kernels| {
+        let is_left = refusal.bypass_reason().is_some_and(|bypass| {
             if refusal == Refusal::Unanswered
                 && !self.is_kept(frame.id, entry.stream)
                 && self.defer(port, frame)
@@ -247,7 +247,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 payload_octets: entry.payload_octets,
                 tx_time: frame.tx_time.filter(|_| is_timed),
             };
-            let is_left = self.leave_to_kernel(frame.id, &of, kernels);
+            let is_left = self.leave_to_kernel(frame.id, &of, bypass);
             if is_left {
                 self.release(frame.id, End::Left);
             }

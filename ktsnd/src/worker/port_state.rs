@@ -16,7 +16,7 @@ use ktsn_time::{Monotonic, Nanos, Now};
 use ktsn_wire::Identifications;
 
 use super::command::{Inbox, NewPort};
-use super::content::{Copies, Egress};
+use super::content::{Copies, Outgoing};
 use super::due::Due;
 use super::hand_over_budget::HandOverBudget;
 use super::hand_over_latency::{self, HandOverLatency};
@@ -200,14 +200,14 @@ impl<P: Port> PortState<P> {
     #[inline]
     pub(super) fn stage(
         &mut self,
-        egress: &Egress<'_>,
+        outgoing: &Outgoing<'_>,
         payload: &[u8],
         numbers: Identifications,
         copies: Copies,
     ) -> Result<Staged, NotStaged> {
         let mut octets = 0;
         let mut build = |buffer: &mut [u8]| {
-            octets = egress.write(payload, numbers, buffer)?;
+            octets = outgoing.write(payload, numbers, buffer)?;
             Some(octets)
         };
         let mut staged = self.port.stage(&mut build);

@@ -206,16 +206,16 @@ impl<P: Port> Ports<P> {
         if queued.left != Left::No {
             return Err(NotStaged::Left);
         }
-        let egress = queued.content.egress(resolver, payload, queued.copies.replica);
-        let egress = egress.map_err(NotStaged::Refused)?;
+        let outgoing = queued.content.outgoing(resolver, payload, queued.copies.replica);
+        let outgoing = outgoing.map_err(NotStaged::Refused)?;
         // A route that moved to another port while the frame waited is not followed: the other port has its own queue.
-        if egress.port() != queued.port || usize::from(queued.port.0) != port {
+        if outgoing.port() != queued.port || usize::from(queued.port.0) != port {
             return Err(NotStaged::Dropped(DropReason::NoRoute));
         }
-        let outer = egress.outer_address_pair().map_or(0, |pair| self.identifications.next(pair));
+        let outer = outgoing.outer_address_pair().map_or(0, |pair| self.identifications.next(pair));
         let numbers = ktsn_wire::Identifications { outer, inner: queued.content.identification() };
         let state = self.get_mut(port).ok_or(NotStaged::Dropped(DropReason::LinkDown))?;
-        state.stage(&egress, payload, numbers, queued.copies)
+        state.stage(&outgoing, payload, numbers, queued.copies)
     }
 
     /// Hands a staged frame to the device; the hand-over lasts until [`Self::end_hand_over`].
