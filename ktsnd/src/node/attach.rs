@@ -1,5 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Attaching and detaching: a list of steps, undone in reverse when one fails.
+//!
+//! The types of an attachment on its way from the request to where it is served:
+//!
+//! | type | what it is |
+//! |---|---|
+//! | `v1::AttachRequest` | the request of the control API, with the keys as JSON |
+//! | `AttachmentConfig` | the keys as they were written; the state file has them too |
+//! | `Attachment` | the keys, checked, with their defaults |
+//! | `NodeRequest::Attach` | the request to the node's task, and where to answer |
+//! | `TrackedAttachment` | the tables' task: the interface that it found, and whatever it makes the tables from |
+//! | `AttachmentTables` | resolve's tables of the attachment |
+//! | `Added` | the answer of the tables' task |
+//! | `AttachmentPolicy` | the worker: what its frames may do |
+//! | `ServedAttachment` | the node and the registrar: it is served |
+//! | `KeptAttachment` | the state file's entry |
 
 use std::sync::Arc;
 
