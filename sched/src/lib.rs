@@ -55,7 +55,6 @@
 
 extern crate alloc;
 
-mod admission;
 mod credit;
 mod decision;
 mod frame;
@@ -65,9 +64,8 @@ mod queue;
 
 mod time_aware;
 
-pub use admission::{Admission, chosen, judge_time};
 pub use credit::{Credit, CreditOptions};
-pub use decision::{Decision, Refused, Window};
+pub use decision::{Admission, Decision, Refused, Window, chosen, judge_time};
 pub use frame::{Frame, FrameId};
 pub use gate::GateProgram;
 pub use time_aware::{ClassOptions, GateStatus, Order, Shaper, TimeAware, TimeAwareOptions};

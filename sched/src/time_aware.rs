@@ -16,9 +16,8 @@ mod status;
 pub use options::{ClassOptions, Order, Shaper, TimeAwareOptions};
 pub use status::GateStatus;
 
-use crate::admission::{is_overrun, is_past_deadline, judge_time};
 use crate::credit::Credit;
-use crate::decision::{Decision, Refused, Window, queued};
+use crate::decision::{Decision, Refused, Window, is_overrun, is_past_deadline, judge_time, queued};
 use crate::frame::Frame;
 use crate::gate::{Fit, GateProgram, Gates};
 use crate::queue::{CLOCKS, Head, Node, QUEUES, Queues};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The part of a queued frame that orders it, and the instants and heaps that it is ordered by.
 
-use crate::admission::Admission;
+use crate::decision::Admission;
 use ktsn_model::TrafficClass;
 use ktsn_time::{Monotonic, Now, Span, Tai, TxTime};
 
