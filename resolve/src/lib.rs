@@ -21,7 +21,6 @@
 
 extern crate alloc;
 
-mod answer;
 mod datagram;
 mod delivery;
 mod destinations;
@@ -37,7 +36,7 @@ mod prefixes;
 mod source;
 mod table;
 
-pub use answer::{Resolved, next_replica, resolve, resolve_ahead, resolve_answered, resolve_replica};
+pub use datagram::{Resolved, next_replica, resolve, resolve_ahead, resolve_answered, resolve_replica};
 pub use delivery::Delivery;
 pub use destinations::{
     DestinationRule, DestinationTable, Verdict, captured_destinations, destination_table, destinations,
