@@ -67,7 +67,6 @@ mod requested_reports;
 mod requests;
 mod resolver;
 mod retry;
-mod slots;
 mod source;
 mod turns;
 mod warm_up;

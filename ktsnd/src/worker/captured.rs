@@ -18,8 +18,7 @@ use rustix::fd::BorrowedFd;
 
 use super::capture_ring::{CaptureRing, bypass_reason};
 use super::content::FrameContent;
-use super::slots::{Queued, Slots};
-use super::source::{Offered, Source, Step, Walk};
+use super::source::{Offered, Queued, Slots, Source, Step, Walk};
 use crate::stats::{AttachmentStats, add};
 
 /// The datagrams that are left of the frame that was taken last.

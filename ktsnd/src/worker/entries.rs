@@ -6,7 +6,7 @@ use ktsn_sched::FrameId;
 use super::captures::Captures;
 use super::clients::Clients;
 use super::owner::{Owner, owner_of};
-use super::slots::Queued;
+use super::source::Queued;
 
 /// The entry and the payload of a queued frame.
 #[inline]

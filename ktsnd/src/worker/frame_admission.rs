@@ -17,8 +17,7 @@ use super::content::FrameContent;
 use super::owner::{Owner, frame_id};
 use super::ports::Ports;
 use super::resolver::{Missing, Resolver};
-use super::slots::{Left, Queued};
-use super::source::{Offered, Source};
+use super::source::{Left, Offered, Queued, Source};
 use crate::stats::count;
 
 /// The parts of the worker that decide whether a frame is queued.

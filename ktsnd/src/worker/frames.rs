@@ -26,8 +26,7 @@ use super::port_state::PortState;
 use super::requested_reports::End;
 use super::resolver::Missing;
 use super::retry::Retry;
-use super::slots::{Left, Queued};
-use super::source::{Offered, Source, Step, Walk};
+use super::source::{Left, Offered, Queued, Source, Step, Walk};
 use crate::limits;
 use crate::stats::count;
 

@@ -24,8 +24,7 @@ use super::owner::{Owner, frame_id, owner_of};
 use super::port_state::NotStaged;
 use super::requested_reports::End;
 use super::retry::Tries;
-use super::slots::{Left, Queued};
-use super::source::Offered;
+use super::source::{Left, Offered, Queued};
 use crate::limits::{PASSED_OF_CLIENT_MAX, UNANSWERED_NOTED, UNANSWERED_WAIT, UNANSWERED_WAITS};
 use crate::stats::{PortRefusal, count};
 

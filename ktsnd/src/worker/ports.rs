@@ -16,7 +16,7 @@ use super::headers::Identifications;
 use super::pacing::Preparation;
 use super::port_state::{NotStaged, PortState, Staged};
 use super::resolver::Resolver;
-use super::slots::{Left, Queued};
+use super::source::{Left, Queued};
 use crate::limits;
 
 /// A hand-over that began, until a clock is read after it.
