@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which listeners are in which epoll set, and under which data.
 //!
-//! In: what `epoll_ctl` the kernel accepted. Out: the listeners of a set, and those that events name. Events only ever come from the
+//! In: what `epoll_ctl` the kernel accepted, listeners by their numbers. Out: the listeners of a set, and those that events name. Events only ever come from the
 //! kernel: a table that is incomplete, or wrong about a number that was used again behind our back, costs a spin and nothing else.
 
 use core::ffi::c_int;
@@ -10,7 +10,6 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use super::listeners::{self, Listener, Set};
 use crate::process::page;
 
 /// Members of all sets that are remembered; further ones are waited for as the kernel waits.
@@ -39,8 +38,8 @@ const fn key_of(set: c_int, listener: u8) -> u64 {
 }
 
 /// The listener is in the set, and its events carry this data.
-pub(crate) fn put(set: c_int, listener: Listener, data: u64) {
-    let key = key_of(set, listener.index);
+pub(crate) fn put(set: c_int, listener: u8, data: u64) {
+    let key = key_of(set, listener);
     if let Some(member) = MEMBERS.iter().find(|member| member.key.load(Relaxed) == key) {
         member.data.store(data, Relaxed);
         return;
@@ -56,8 +55,8 @@ pub(crate) fn put(set: c_int, listener: Listener, data: u64) {
 }
 
 /// The listener is in the set no more, or its events are not those of arrivals.
-pub(crate) fn remove(set: c_int, listener: Listener) {
-    let key = key_of(set, listener.index);
+pub(crate) fn remove(set: c_int, listener: u8) {
+    let key = key_of(set, listener);
     remove_where(|found| found == key);
 }
 
@@ -87,23 +86,20 @@ pub(crate) fn forget_listener(index: u8) {
     remove_where(|key| key as u8 == index);
 }
 
-/// The listeners of a set.
-pub(crate) fn listeners_of(set: c_int) -> Set {
-    let mut found = Set::default();
+/// The listeners of a set: bit `n` is listener `n`.
+pub(crate) fn listeners_of(set: c_int) -> u32 {
+    let mut found = 0;
     for member in &MEMBERS {
         let key = member.key.load(Acquire);
-        if key & USED != 0
-            && set_of(key) == set.cast_unsigned()
-            && let Some(listener) = listeners::get(key as u8)
-        {
-            found.add(listener);
+        if key & USED != 0 && set_of(key) == set.cast_unsigned() {
+            found |= 1 << (key & 31);
         }
     }
     found
 }
 
 /// The listener of a set to which an event with this data belongs; `None` where it is no listener's, or that of several.
-pub(crate) fn listener_of(set: c_int, data: u64) -> Option<Listener> {
+pub(crate) fn listener_of(set: c_int, data: u64) -> Option<u8> {
     let mut found = None;
     for member in &MEMBERS {
         let key = member.key.load(Acquire);
@@ -111,7 +107,7 @@ pub(crate) fn listener_of(set: c_int, data: u64) -> Option<Listener> {
             if found.is_some() {
                 return None;
             }
-            found = listeners::get(key as u8);
+            found = Some(key as u8);
         }
     }
     found

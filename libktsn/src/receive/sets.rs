@@ -25,7 +25,7 @@ pub(crate) unsafe fn controlled(set: c_int, operation: c_int, fd: c_int, event: 
     }
     if operation == EPOLL_CTL_DEL {
         if let Some(listener) = listeners::known(fd) {
-            epolls::remove(set, listener);
+            epolls::remove(set, listener.index);
         }
         return;
     }
@@ -33,9 +33,9 @@ pub(crate) unsafe fn controlled(set: c_int, operation: c_int, fd: c_int, event: 
     let event = unsafe { event.read_unaligned() };
     let Some(listener) = listeners::of_call(fd) else { return };
     if event.events & (EPOLLIN | EPOLLRDNORM) != 0 {
-        epolls::put(set, listener, event.data);
+        epolls::put(set, listener.index, event.data);
     } else {
-        epolls::remove(set, listener);
+        epolls::remove(set, listener.index);
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) unsafe fn wait(
     mut attempt: impl FnMut() -> isize,
     mut make: impl FnMut() -> isize,
 ) -> isize {
-    let listeners = epolls::listeners_of(set);
+    let listeners = Set(epolls::listeners_of(set));
     if listeners.is_empty() || timeout == Some(Span::ZERO) {
         return make();
     }
@@ -96,7 +96,7 @@ impl Call for Waiting<'_> {
             // SAFETY: the kernel has just written so many events to the program's array.
             let event = unsafe { self.events.wrapping_add(index).read_unaligned() };
             if event.events & (EPOLLIN | EPOLLRDNORM) != 0
-                && let Some(listener) = epolls::listener_of(self.set, event.data)
+                && let Some(listener) = epolls::listener_of(self.set, event.data).and_then(listeners::get)
             {
                 found.add(listener);
             }
