@@ -7,18 +7,21 @@
 
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 
+use crate::attach::hwtstamp::{self, Answer};
+use crate::attach::txtime;
 use crate::process::abi::{
     EBADF, EINVAL, F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, FIONBIO, IP_MULTICAST_IF, IP_TTL, IPV6_UNICAST_HOPS,
     MessageHeader, MultipleHeader, SO_RCVTIMEO, SO_TXTIME, SOL_IP, SOL_IPV6, SOL_SOCKET,
 };
-use crate::process::hwtstamp::Answer;
 use crate::send::verdict::{SendCall, Verdict};
 use crate::{
-    process::descriptors, process::env, process::fds, process::hwtstamp, process::limit, process::originals,
-    process::page, receive, send, send::multiple, streams::txtime,
+    process::env, process::limit, process::originals, process::page, receive, send, send::multiple,
+    streams::fds,
 };
 
 pub mod arrivals;
+mod descriptors;
+mod start;
 pub mod waits;
 
 /// Fails with an errno.
@@ -102,6 +105,12 @@ pub unsafe extern "C" fn setsockopt(
     }
     // SAFETY: not null and 8 octets long, as the kernel has just found.
     let asked = txtime::from_octets(unsafe { value.cast::<[u8; 8]>().read_unaligned() });
+    if !txtime::concerns_ktsn(asked, kernel_errno) {
+        return answer;
+    }
+    if txtime::known(fd).is_none() {
+        descriptors::forget(fd); // a close that no hook saw: the stream of this number is another socket's
+    }
     match txtime::configured(fd, asked, kernel_errno) {
         0 => {
             originals::set_errno(before);
@@ -183,7 +192,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const MessageHeader, flags
         }
         // SAFETY: as above.
         Verdict::KernelStripped => unsafe { multiple::sendmsg_stripped(fd, message, flags) },
-        Verdict::KernelCounted { is_stripped } => match send::stream_of(fd) {
+        Verdict::KernelCounted { is_stripped } => match txtime::stream_of(fd) {
             // SAFETY: as above.
             Some(stream) => unsafe {
                 multiple::sendmsg_counted(SendCall { stream, fd, flags }, message, is_stripped)
@@ -209,7 +218,7 @@ pub unsafe extern "C" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     let before = originals::errno();
-    let mut stream = send::stream_of(fd);
+    let mut stream = txtime::stream_of(fd);
     if stream.is_none() {
         // SAFETY: the program's arguments.
         let answer = unsafe { originals::sendmmsg(fd, messages, count, flags) };
@@ -218,7 +227,7 @@ pub unsafe extern "C" fn sendmmsg(
         if !is_refused || !unsafe { txtime::is_recalled(fd, messages.cast()) } {
             return answer;
         }
-        stream = send::stream_of(fd);
+        stream = txtime::stream_of(fd);
         originals::set_errno(before);
     }
     match (stream, page::get()) {
@@ -241,7 +250,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
         return fail(EBADF);
     }
     // Before the call: afterwards another thread may already use the number.
-    fds::forget(fd);
+    descriptors::forget(fd);
     if fd == 2 {
         env::note_closed(2, 2);
     }
@@ -272,7 +281,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
         return;
     }
     originals::set_errno(before);
-    fds::forget_range(from, u32::MAX);
+    descriptors::forget_range(from, u32::MAX);
     // SAFETY: as above.
     unsafe { originals::closefrom(first) }
 }
@@ -287,7 +296,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
         return fail(EBADF);
     }
     // SAFETY: the program's arguments.
-    fds::copy(fd, unsafe { originals::dup(fd) })
+    descriptors::copy(fd, unsafe { originals::dup(fd) })
 }
 
 /// `dup2(2)`.
@@ -300,7 +309,10 @@ pub unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
         return fail(EBADF);
     }
     // SAFETY: the program's arguments.
-    env::note_replaced(fds::copy(fd, descriptors::replace(new, || unsafe { originals::dup2(fd, new) })))
+    env::note_replaced(descriptors::copy(
+        fd,
+        descriptors::replace(new, || unsafe { originals::dup2(fd, new) }),
+    ))
 }
 
 /// `dup3(2)`.
@@ -313,7 +325,7 @@ pub unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
         return fail(EBADF);
     }
     // SAFETY: the program's arguments.
-    env::note_replaced(fds::copy(
+    env::note_replaced(descriptors::copy(
         fd,
         descriptors::replace(new, || unsafe { originals::dup3(fd, new, flags) }),
     ))
@@ -324,7 +336,7 @@ fn duplicated(fd: c_int, command: c_int, answer: c_int) -> c_int {
     if command == F_SETFL {
         receive::note_changed(fd);
     }
-    if matches!(command, F_DUPFD | F_DUPFD_CLOEXEC) { fds::copy(fd, answer) } else { answer }
+    if matches!(command, F_DUPFD | F_DUPFD_CLOEXEC) { descriptors::copy(fd, answer) } else { answer }
 }
 
 /// `fcntl(2)` with its argument made explicit by the shim.

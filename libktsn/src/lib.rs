@@ -11,14 +11,14 @@
 //! # Where it runs
 //! In any thread, in signal handlers, before `main`, after `fork`, between `vfork` and `exec`. So:
 //! * **Threads and signal handlers.** Tables are arrays of atomics; every change is one atomic operation or is
-//!   published by one ([`fds`](process::fds), [`streams`]). A slot of the ring belongs to one call from claim to publish. The one
-//!   lock, for attaching, is only ever tried: a thread that does not get it goes on without ([`attach`](process::attach)).
+//!   published by one ([`fds`](streams::fds), [`streams`]). A slot of the ring belongs to one call from claim to publish. The one
+//!   lock, for attaching, is only ever tried: a thread that does not get it goes on without ([`handshake`](attach::handshake)).
 //! * **fork.** One page is emptied by the kernel in the child ([`page`](process::page)): the child has no region, holds no lock,
 //!   and attaches by itself at its first timed send. The tables of descriptors and sockets it keeps: they are its own.
 //! * **vfork.** The child shares all memory: it may send through the parent's region, but closing and duplicating
 //!   descriptors there changes no table, because the pid is another.
 //! * **exec.** Our descriptors are CLOEXEC. An inherited timed socket is recognised at its first `sendmsg`; one whose
-//!   SO_TXTIME only the daemon had granted after the kernel's refusal of its first timed send ([`txtime`](streams::txtime)).
+//!   SO_TXTIME only the daemon had granted after the kernel's refusal of its first timed send ([`txtime`](attach::txtime)).
 //! * **Limits.** Our two descriptors lie above the program's limit of open files ([`limit`](process::limit)).
 //! * **Cancellation.** A timed send is a cancellation point before it holds anything.
 //!
@@ -40,6 +40,7 @@
 #![cfg_attr(test, allow(dead_code))]
 #![allow(unsafe_code)] // a library of C functions; every block says why it is sound
 
+mod attach;
 mod call;
 mod errors;
 pub mod hooks;

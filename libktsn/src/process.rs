@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What belongs to the process: its environment, its descriptors, its regions of shared memory, its attachment to ktsnd.
+//! What belongs to the process: its environment, its regions of shared memory, system calls, the C library.
 
 pub(crate) mod abi;
-pub(crate) mod attach;
 pub(crate) mod clock;
-pub(crate) mod descriptors;
 pub(crate) mod env;
-pub(crate) mod fds;
-pub(crate) mod hwtstamp;
 pub(crate) mod kernel;
 pub(crate) mod limit;
 pub(crate) mod line;
 pub(crate) mod originals;
 pub(crate) mod page;
 pub(crate) mod region;
+pub(crate) mod root;
 pub(crate) mod signals;
 pub(crate) mod sys;

@@ -22,20 +22,20 @@ use core::hint::cold_path;
 use ktsn_model::BypassReason;
 use ktsn_ring::{ClockId, HeaderMarks, SlotFlags, SlotFrame, StreamCode, stream_flags};
 
+use crate::attach::{handshake, register, txtime};
 use crate::call::control_messages::{self, Parsed};
 use crate::call::destination::{self, Address, Destination};
 use crate::call::message::Message;
 use crate::process::abi::{EAGAIN, MSG_CONFIRM, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MessageHeader};
-use crate::process::fds::{self, Entry};
 use crate::process::page;
 use crate::process::region::{self, RegionUse};
 use crate::send::batch::{Batch, Filling, Full};
-use crate::send::verdict::{SendCall, Verdict};
+use crate::send::verdict::{SendCall, Verdict, count, leave_to_kernel};
+use crate::streams::Registration;
 use crate::streams::stamps;
-use crate::streams::{self, Registration, Stream};
 use crate::{
-    call::options, process::attach, process::env, process::originals, process::sys, streams::buffer,
-    streams::packet, streams::txtime, streams::wanted_interface,
+    call::options, process::env, process::originals, process::sys, streams::buffer, streams::packet,
+    streams::wanted_interface,
 };
 
 /// Flags that change nothing for a datagram that leaves later.
@@ -44,24 +44,12 @@ const FLAGS: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
 const BIND_ATTEMPTS: u32 = 20;
 const BIND_NAP: u32 = 50_000;
 
-/// The stream behind a descriptor; one that was never seen is asked once whether it is timed.
-pub(crate) fn stream_of(fd: c_int) -> Option<Stream> {
-    match fds::get(fd) {
-        Entry::Stream(index) => streams::get(index),
-        Entry::NotOurs => None,
-        Entry::Unknown => {
-            cold_path();
-            txtime::adopt(fd)
-        }
-    }
-}
-
 /// One `sendmsg`.
 ///
 /// # Safety
 /// `header` is what the program passed.
 pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_int) -> Verdict {
-    let Some(stream) = stream_of(fd) else { return Verdict::Kernel };
+    let Some(stream) = txtime::stream_of(fd) else { return Verdict::Kernel };
     originals::test_cancel();
     let Some(page) = page::get() else { return leave_to_kernel(stream, BypassReason::NotAttached) };
     let mut batch = Batch::new(page);
@@ -115,21 +103,6 @@ unsafe fn decide(send: SendCall, header: *const MessageHeader, batch: &mut Batch
     }
 }
 
-/// Counts a datagram that goes to the kernel, where there is a region to count in.
-fn count(reason: BypassReason) {
-    if let Some(held) = page::get().and_then(RegionUse::current) {
-        held.producer().count(usize::from(reason.number()));
-    }
-}
-
-/// Leaves a timed datagram to the kernel, which gets it at its transmit time ([`later`]).
-#[cold]
-#[inline(never)]
-fn leave_to_kernel(stream: Stream, reason: BypassReason) -> Verdict {
-    count(reason);
-    if stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped }
-}
-
 impl SendCall {
     /// Sends a UDP datagram that has a transmit time: all in one function, so that the frame is made in registers and written once, into its slot.
     #[inline(always)]
@@ -167,12 +140,12 @@ impl SendCall {
         };
         (frame.clock, frame.tx_time) = (clock.id(), tx_time);
         frame.has_waited = waits::passed_while_waiting(clock, tx_time);
-        if batch.page().is_fresh() && attach::was_attached() {
+        if batch.page().is_fresh() && handshake::was_attached() {
             cold_path();
             // A fork's child: attach and register for ourselves, once with the patience of the first attachment. After a fork in a signal
             // handler the region is still the parent's.
             batch.end();
-            let _ = txtime::register(stream, self.fd);
+            let _ = register::register(stream, self.fd);
         }
         choice::choose(self, &frame, batch);
         if batch.region(self.fd).is_none() {
@@ -293,7 +266,7 @@ impl SendCall {
     #[cold]
     #[inline(never)]
     fn without_region(self, message: &Message<'_>, batch: &Batch) -> Verdict {
-        if attach::was_attached() {
+        if handshake::was_attached() {
             return self.refusal(message).unwrap_or_else(|| {
                 region::count_absent(batch.place(), 1);
                 Verdict::Taken(message.octets)

@@ -4,6 +4,7 @@
 //! In: what the hooks learned about a socket. Out: what a send needs to know, and what the daemon knows of it.
 
 pub(crate) mod buffer;
+pub(crate) mod fds;
 pub(crate) mod packet;
 mod port;
 mod registration;
@@ -12,7 +13,6 @@ mod reserved;
 mod socket;
 pub(crate) mod stamps;
 mod table;
-pub(crate) mod txtime;
 pub(crate) mod wanted_interface;
 
 pub(crate) use registration::{Registration, forget_registrations, release};

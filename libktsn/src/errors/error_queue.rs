@@ -12,6 +12,7 @@ use ktsn_ring::completion::{Completion, Outcome, Place, kind};
 use ktsn_ring::marker::{self, Marker};
 use ktsn_ring::{Producer, SlotHeader};
 
+use crate::attach::txtime;
 use crate::errors::reply::{Reply, SEGMENTS};
 use crate::process::abi::{
     EAGAIN, ECANCELED, EFAULT, EINVAL, ENOMSG, IP_RECVERR, IPV6_RECVERR, MSG_CMSG_CLOEXEC, MSG_CTRUNC,
@@ -23,7 +24,7 @@ use crate::streams::Stream;
 use crate::streams::stamps::{OPT_CMSG, OPT_ID, OPT_TSONLY, SOFTWARE};
 use crate::{
     call::control_messages, call::memory, process::clock, process::env, process::originals, process::page,
-    process::sys, send, streams::stamps,
+    process::sys, streams::stamps,
 };
 
 /// Octets of an entry's data that are looked at: Ethernet, IPv6 with an option, UDP, a marker are 102.
@@ -80,7 +81,7 @@ struct ExtendedError {
 /// `header` is what the program passed to `recvmsg`.
 #[inline(never)]
 pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int) -> Answer {
-    let Some(stream) = send::stream_of(fd) else { return Answer::Kernel };
+    let Some(stream) = txtime::stream_of(fd) else { return Answer::Kernel };
     originals::test_cancel();
     // SAFETY: the caller's promise.
     let Some(mut reply) = (unsafe { Reply::new(header, env::is_musl()) }) else { return Answer::Kernel };

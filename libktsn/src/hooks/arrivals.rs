@@ -6,12 +6,13 @@
 
 use core::ffi::{c_int, c_void};
 
+use crate::attach::txtime;
 use crate::process::abi::{
     EAGAIN, EINTR, ENOSYS, ENOTSOCK, EPERM, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_WAITFORONE, MessageHeader,
     MultipleHeader, SEGMENTS_MAX, Segment,
 };
 use crate::receive::calls;
-use crate::{errors::error_queue, process::originals, process::sys, receive, send};
+use crate::{errors::error_queue, process::originals, process::sys, receive};
 
 use super::fail;
 
@@ -121,7 +122,7 @@ pub unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut c_void,
 ) -> c_int {
-    if flags & MSG_ERRQUEUE == 0 || messages.is_null() || send::stream_of(fd).is_none() {
+    if flags & MSG_ERRQUEUE == 0 || messages.is_null() || txtime::stream_of(fd).is_none() {
         // SAFETY: the program's arguments.
         return unsafe { receive_several(fd, messages, count, flags, timeout) };
     }

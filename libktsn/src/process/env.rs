@@ -13,9 +13,8 @@ use core::sync::atomic::{
 };
 
 use crate::process::line::Line;
-use crate::receive::{period, switch};
 use crate::{
-    process::attach, process::clock, process::kernel, process::originals, process::page, process::sys,
+    process::clock, process::kernel, process::originals, process::page, process::root, process::sys,
 };
 
 const RUN_DIR_DEFAULT: &[u8] = b"/run/ktsn";
@@ -92,15 +91,14 @@ pub(crate) fn debug(line: &[u8]) {
     }
 }
 
-/// What the constructor does, if a library's constructor that runs before ours has a timed socket.
+/// Reads the environment, once. By the constructor, or by a timed socket of a library whose constructor runs before ours.
 pub(crate) fn make_ready() {
     if !SEALED.load(Acquire) {
         start();
     }
 }
 
-/// Run by the dynamic linker before `main`.
-pub(crate) extern "C" fn start() {
+fn start() {
     if STARTED.swap(true, Relaxed) {
         return;
     }
@@ -127,41 +125,11 @@ pub(crate) extern "C" fn start() {
             },
             Relaxed,
         );
-        ask_receive(variable(b"KTSN_RECEIVE"), variable(b"KTSN_RECEIVE_PERIOD"));
     }
     write_path(run_dir);
-    attach::note_root();
+    root::note();
     SEALED.store(true, Release);
     originals::set_errno(saved);
-}
-
-/// `KTSN_RECEIVE`: `expect`, or `kernel` (the default). `KTSN_RECEIVE_PERIOD`: the period of what is expected, where it is known.
-fn ask_receive(how: Option<&'static [u8]>, period: Option<&'static [u8]>) {
-    const SHOWN_MAX: usize = 40;
-    let shown = |value: &'static [u8]| value.get(..value.len().min(SHOWN_MAX)).unwrap_or(value);
-    match how {
-        None | Some(b"" | b"kernel") => return,
-        Some(b"expect") => {}
-        Some(other) => {
-            return warn_once(&[
-                b"ktsn: KTSN_RECEIVE is '",
-                shown(other),
-                b"': this program receives as without it. Set it to expect or kernel.",
-            ]);
-        }
-    }
-    match period.filter(|text| !text.is_empty()).map(|text| (text, period::parse(text))) {
-        None => {}
-        Some((_, Some(period))) => period::set_environment(period),
-        Some((text, None)) => {
-            return warn_once(&[
-                b"ktsn: KTSN_RECEIVE_PERIOD is '",
-                shown(text),
-                b"': this program receives as without KTSN_RECEIVE=expect. Set it to a time from 50us to 10s, as in 1ms or 500us.",
-            ]);
-        }
-    }
-    switch::turn_on();
 }
 
 /// `1`, or `1,phc=N`; anything else is no.
@@ -204,7 +172,7 @@ fn write_path(run_dir: &[u8]) {
 }
 
 /// Whether the program has more rights than the user that started it. Unknown counts as yes.
-fn is_secure() -> bool {
+pub(crate) fn is_secure() -> bool {
     let at = originals::any(c"getauxval");
     if at.is_null() {
         return true;
@@ -215,8 +183,8 @@ fn is_secure() -> bool {
     unsafe { getauxval(AT_SECURE) != 0 }
 }
 
-/// The value of an environment variable.
-fn variable(name: &[u8]) -> Option<&'static [u8]> {
+/// The value of an environment variable. Only while constructors run.
+pub(crate) fn variable(name: &[u8]) -> Option<&'static [u8]> {
     let environ = originals::any(c"environ").cast::<*const *const c_char>();
     // SAFETY: a non-null `environ` is the C library's pointer to a NULL-terminated array of strings, which no thread
     // changes while constructors run.
@@ -239,11 +207,5 @@ fn variable(name: &[u8]) -> Option<&'static [u8]> {
         entry = unsafe { entry.add(1) };
     }
 }
-
-/// An entry of the table of constructors, which the dynamic linker of both C libraries calls before `main`.
-#[cfg(not(test))]
-#[used]
-#[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
 
 const _: () = assert!(size_of::<*const c_void>() == 8);

@@ -18,7 +18,7 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{
-    AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
@@ -28,7 +28,7 @@ use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 use crate::process::limit::AFTER_STREAMS;
 use crate::process::page::{PLACES_COUNT, Page};
-use crate::{process::attach, process::sys};
+use crate::process::sys;
 
 /// How many regions a process can know at a time: a bound on what threads that never come back can leave mapped.
 const REGIONS_COUNT: usize = 8;
@@ -58,6 +58,21 @@ pub(crate) fn count_absent(place: usize, frames: u64) {
 /// The frames of [`count_absent`] at this place, to be counted elsewhere.
 pub(crate) fn take_absent(place: usize) -> u64 {
     ABSENT.get(place).map_or(0, |absent| absent.swap(0, Relaxed))
+}
+
+/// The program has replaced or closed a descriptor of ours behind the hooks' back, so a region was given up. Its daemon is there.
+static IS_DISPLACED: AtomicBool = AtomicBool::new(false);
+
+/// A region was given up for a descriptor that the program has replaced or closed.
+fn note_displaced(page: &Page) {
+    // It is asked for at once.
+    page.retry_at.store(0, Relaxed);
+    IS_DISPLACED.store(true, Release);
+}
+
+/// Whether [`note_displaced`] was called since the last true answer. Only for a process that may change the tables.
+pub(crate) fn take_displaced(page: &Page) -> bool {
+    IS_DISPLACED.load(Acquire) && page.may_change() && IS_DISPLACED.swap(false, Acquire)
 }
 
 /// A descriptor of ours in the program's table, where the program may close it or put another in its place.
@@ -227,7 +242,7 @@ impl RegionUse {
         unsafe { (*self.region.producer.get()).assume_init_ref() }
     }
 
-    /// The attachment's number.
+    /// Number of the connection to ktsnd, never used twice.
     pub(crate) fn epoch(&self) -> u32 {
         self.region.epoch.load(Relaxed)
     }
@@ -243,7 +258,7 @@ impl RegionUse {
         if word.compare_exchange(self.number, self.number | GIVEN_UP, SeqCst, SeqCst).is_ok() {
             self.region.state.store(LEFT, Release);
             if self.region.is_displaced() {
-                attach::note_displaced(page);
+                note_displaced(page);
             }
         }
     }

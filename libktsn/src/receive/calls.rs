@@ -13,6 +13,7 @@ use super::cleanup::{Held, with_cleanup};
 use super::grant;
 use super::listeners::{self, Listener, Set};
 use super::period;
+use super::switch;
 use super::wait::{Bounds, Call, Waited, expect, now, poll};
 use crate::process::abi::{
     EAGAIN, EINTR, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_OOB, MSG_WAITALL, POLLIN, POLLRDHUP, PollFd,
@@ -25,7 +26,7 @@ use crate::{process::originals, process::sys};
 #[inline]
 pub(crate) fn served(fd: c_int, flags: c_int) -> Option<Listener> {
     const NOT_SERVED: c_int = MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB | MSG_WAITALL;
-    if !super::is_on() || flags & NOT_SERVED != 0 {
+    if !switch::is_on() || flags & NOT_SERVED != 0 {
         return None;
     }
     listeners::of_call(fd).filter(|listener| !listener.is_nonblocking())

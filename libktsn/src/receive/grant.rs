@@ -15,9 +15,10 @@ use ktsn_time::{Monotonic, Nanos, Span};
 
 use super::entries::areas;
 use super::listeners::Listener;
+use crate::attach::handshake;
 use crate::process::page::{self, PLACES_COUNT, Page};
 use crate::process::region::RegionUse;
-use crate::{process::attach, process::env, process::sys};
+use crate::{process::env, process::sys};
 
 static BUDGET: SpinBudget = SpinBudget::new(0);
 
@@ -123,7 +124,7 @@ fn seek(page: &'static Page, socket: c_int, now: Monotonic) {
         }
     }
     if RegionUse::current(page).is_none() {
-        attach::advance(page, socket);
+        handshake::advance(page, socket);
     }
 }
 

@@ -12,6 +12,7 @@ use ktsn_time::Nanos;
 
 use super::entries::areas;
 use super::listeners::{self, Listener};
+use super::switch;
 use crate::call::memory;
 use crate::process::abi::{EFAULT, EINVAL, KTSN_RECEIVE_PERIOD, SOL_KTSN};
 use crate::process::page::{self, Page};
@@ -63,7 +64,7 @@ fn checked_word(period: Nanos) -> Option<Nanos> {
 
 /// The listener that a descriptor is now: its number may have been used again behind our back.
 fn listener_of(fd: c_int) -> Option<Listener> {
-    if !super::is_on() {
+    if !switch::is_on() {
         return None;
     }
     if listeners::known(fd).is_some_and(|listener| !listener.is_of(fd)) {

@@ -11,16 +11,14 @@ use core::hint::cold_path;
 
 use ktsn_ring::{Bell, Claims, ClockId, Producer, RegionState, Run, SlotFrame, counter};
 
+use crate::attach::{handshake, register};
 use crate::call::message::Message;
 use crate::process::abi::{EAGAIN, EINTR, MSG_DONTWAIT};
 use crate::process::page::Page;
 use crate::process::region::RegionUse;
 use crate::send::verdict::Verdict;
 use crate::streams::Stream;
-use crate::{
-    process::attach, process::clock, process::signals, process::sys, send::share, send::waits,
-    streams::buffer,
-};
+use crate::{process::clock, process::signals, process::sys, send::share, send::waits, streams::buffer};
 
 /// Between two looks for a free slot, ns.
 const SLOT_NAP: u32 = 200_000;
@@ -174,8 +172,8 @@ impl Batch {
     /// The region in use; where there is none, one step is made towards it.
     pub(crate) fn region(&mut self, socket: c_int) -> Option<&RegionUse> {
         if self.current().is_none() {
-            attach::return_if_displaced(self.page, socket);
-            attach::advance(self.page, socket);
+            register::return_if_displaced(self.page, socket);
+            handshake::advance(self.page, socket);
             self.held = RegionUse::at(self.page, self.place);
         }
         self.held.as_ref()
@@ -331,7 +329,7 @@ impl Batch {
         };
         held.give_up(self.page);
         self.release_region();
-        attach::count_absent(self.page, place, lost);
+        register::count_absent(self.page, place, lost);
     }
 
     /// The daemon answers nothing, so a datagram cannot be handed over: counted as absent, and if the daemon has not
@@ -346,7 +344,7 @@ impl Batch {
                 self.release_region();
             }
         }
-        attach::count_absent(self.page, self.place, 1);
+        register::count_absent(self.page, self.place, 1);
         Verdict::Taken(octets)
     }
 }

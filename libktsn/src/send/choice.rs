@@ -10,13 +10,14 @@
 use ktsn_model::BypassReason;
 use ktsn_ring::{DestinationVerdict, SlotFlags, SlotFrame, StreamStatus};
 
+use crate::attach::handshake;
 use crate::call::message::Message;
 use crate::process::page::PLACES_COUNT;
 use crate::process::region::{self, RegionUse};
 use crate::send::batch::Batch;
 use crate::send::verdict::SendCall;
 use crate::streams::{self, Registration};
-use crate::{process::attach, process::sys, streams::packet};
+use crate::{process::sys, streams::packet};
 
 use core::sync::atomic::Ordering::SeqCst;
 
@@ -41,7 +42,7 @@ pub(crate) fn choose(send: SendCall, frame: &SlotFrame, batch: &mut Batch) {
 fn choose_among(send: SendCall, frame: &SlotFrame, batch: &mut Batch) {
     let page = batch.page();
     if region::missing(page) != 0 {
-        attach::advance(page, send.fd);
+        handshake::advance(page, send.fd);
     }
     let named = if frame.flags.is_link() { 0 } else { send.stream.bound_interface() };
     let interface = if named != 0 { named } else { frame.scope };

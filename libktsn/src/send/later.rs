@@ -11,6 +11,7 @@ use core::ffi::c_int;
 use ktsn_ring::SlotFlags;
 use ktsn_ring::control::{LATER_CLOCKS, LATER_FLAGS, LATER_PAYLOAD_MAX, LaterHeader};
 
+use crate::attach::{handshake, register};
 use crate::call::control_messages::{self, Changed, Parsed};
 use crate::call::message::Message;
 use crate::process::abi::{
@@ -22,10 +23,7 @@ use crate::process::region::RegionUse;
 use crate::send::batch::{Batch, Full, Wait};
 use crate::send::verdict::{SendCall, Verdict};
 use crate::streams::Stream;
-use crate::{
-    process::attach, process::env, process::kernel, process::page, process::sys, streams::packet,
-    streams::stamps, streams::txtime,
-};
+use crate::{process::env, process::kernel, process::page, process::sys, streams::packet, streams::stamps};
 
 /// Pieces of a message to the daemon: header, address, control data, and those of the payload.
 const PIECES_MAX: usize = 60;
@@ -76,7 +74,7 @@ pub(crate) unsafe fn leave(
     verdict: Verdict,
 ) -> Verdict {
     let at_once = counted(send, verdict);
-    if !attach::was_attached() || (verdict == Verdict::Kernel && !send.stream.is_kernel_timed()) {
+    if !handshake::was_attached() || (verdict == Verdict::Kernel && !send.stream.is_kernel_timed()) {
         return at_once;
     }
     let is_musl = env::is_musl();
@@ -99,7 +97,7 @@ pub(crate) unsafe fn leave(
     }
     batch.end();
     if batch.page().is_fresh() {
-        let _ = txtime::register(send.stream, send.fd);
+        let _ = register::register(send.stream, send.fd);
     }
     match hand_over(send, &message, &control, at, batch) {
         Ok(()) => Verdict::Taken(message.octets),
@@ -117,7 +115,7 @@ fn is_ahead(stream: Stream, at: u64) -> bool {
 
 /// Waits until the datagram's transmit time, then `then`. Signals do not end the wait, and the daemon gets what the call has sent before.
 pub(crate) fn wait(send: SendCall, at: u64, batch: &mut Batch, then: Verdict) -> Verdict {
-    if !attach::was_attached() || !is_ahead(send.stream, at) {
+    if !handshake::was_attached() || !is_ahead(send.stream, at) {
         return then;
     }
     batch.end();

@@ -7,9 +7,8 @@ use ktsn_model::BypassReason;
 use ktsn_ring::{SlotFrame, StreamCode, StreamStatus};
 
 use crate::process::abi::ENETDOWN;
-use crate::process::env;
 use crate::process::region::RegionUse;
-use crate::send::{count, leave_to_kernel};
+use crate::process::{env, page};
 use crate::streams::{Stream, stamps};
 
 /// The socket of one call.
@@ -37,6 +36,21 @@ pub(crate) enum Verdict {
     Taken(usize),
     /// The call fails with this errno, as the kernel's own call would.
     Fail(c_int),
+}
+
+/// Counts a datagram that goes to the kernel, where there is a region to count in.
+pub(super) fn count(reason: BypassReason) {
+    if let Some(held) = page::get().and_then(RegionUse::current) {
+        held.producer().count(usize::from(reason.number()));
+    }
+}
+
+/// Leaves a timed datagram to the kernel, which gets it at its transmit time ([`later`](crate::send::later)).
+#[cold]
+#[inline(never)]
+pub(super) fn leave_to_kernel(stream: Stream, reason: BypassReason) -> Verdict {
+    count(reason);
+    if stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped }
 }
 
 impl SendCall {

@@ -12,8 +12,8 @@ use core::sync::atomic::{
 };
 
 use crate::process::abi::FDS_COUNT;
+use crate::process::page;
 use crate::streams::{self, Stream};
-use crate::{process::page, receive};
 
 /// Nothing is known about the descriptor.
 const UNKNOWN: u32 = 0;
@@ -104,7 +104,6 @@ pub(crate) fn was_asked(fd: c_int) -> bool {
 
 /// The descriptor is closed, or is something new.
 pub(crate) fn forget(fd: c_int) {
-    receive::forget(fd);
     if get(fd) != Entry::Unknown && slot(fd).is_some() && page::may_change() {
         replace(fd, UNKNOWN);
     }
@@ -112,9 +111,6 @@ pub(crate) fn forget(fd: c_int) {
 
 /// `new` is a duplicate of `old`, or a negative answer; returned as it came.
 pub(crate) fn copy(old: c_int, new: c_int) -> c_int {
-    if new >= 0 && old != new {
-        receive::copy(old, new);
-    }
     if new >= 0
         && old != new
         && (get(old), get(new)) != (Entry::Unknown, Entry::Unknown)
@@ -138,7 +134,6 @@ pub(crate) fn forget_range(first: u32, last: u32) {
     if !page::may_change() {
         return;
     }
-    receive::forget_range(first, last);
     let last = (last as usize).min(FDS_COUNT.saturating_sub(1));
     let Some(range) = FDS.get(first as usize..=last) else { return };
     for word in range {

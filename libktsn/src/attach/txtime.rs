@@ -5,9 +5,12 @@
 //! stands, with one exception: while attached, an unprivileged program gets CLOCK_TAI if the daemon grants it.
 
 use core::ffi::c_int;
+use core::hint::cold_path;
 
-use ktsn_ring::{ClockId, StreamCode, StreamStatus, stream_flags};
+use ktsn_ring::{ClockId, StreamCode, stream_flags};
 
+use crate::attach::handshake;
+use crate::attach::register::{register, show_port};
 use crate::call::message::Message;
 use crate::call::options::{self, Change};
 use crate::process::abi::{
@@ -15,12 +18,12 @@ use crate::process::abi::{
     MessageHeader, SO_DOMAIN, SO_PROTOCOL, SO_TXTIME, SO_TYPE, SOCK_DGRAM, SOL_IP, SOL_IPV6, SOL_SOCKET,
     SockTxtime,
 };
-use crate::process::fds::{self, Entry};
 use crate::process::region::RegionUse;
-use crate::streams::{self, Registration, Stream};
+use crate::streams::fds::{self, Entry};
+use crate::streams::{self, Stream};
 use crate::{
-    call::control_messages, process::attach, process::clock, process::env, process::page, process::sys, send,
-    streams::packet, streams::wanted_interface,
+    call::control_messages, process::env, process::page, process::sys, streams::packet,
+    streams::wanted_interface,
 };
 
 /// The clocks that a schedule can serve.
@@ -45,21 +48,35 @@ fn udp_family(fd: c_int) -> Option<bool> {
     Some(domain == AF_INET6)
 }
 
-/// After the kernel's answer to `setsockopt(SO_TXTIME)` (0 or an errno): the program's answer (0 or an errno).
-pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
-    let is_refused_tai = answer == EPERM && asked.clock == CLOCK_TAI;
-    if answer != 0 && !is_refused_tai {
-        return answer;
+/// The stream behind a descriptor; one that was never seen is asked once whether it is timed.
+pub(crate) fn stream_of(fd: c_int) -> Option<Stream> {
+    match fds::get(fd) {
+        Entry::Stream(index) => streams::get(index),
+        Entry::NotOurs => None,
+        Entry::Unknown => {
+            cold_path();
+            adopt(fd)
+        }
     }
-    let known = match fds::get(fd) {
+}
+
+/// Whether KTSN has a part in the kernel's answer to `setsockopt(SO_TXTIME)` (0 or an errno).
+pub(crate) fn concerns_ktsn(asked: SockTxtime, answer: c_int) -> bool {
+    answer == 0 || (answer == EPERM && asked.clock == CLOCK_TAI)
+}
+
+/// The stream of a descriptor, if it is this socket's and not that of an earlier one with the same number.
+pub(crate) fn known(fd: c_int) -> Option<Stream> {
+    match fds::get(fd) {
         Entry::Stream(index) => streams::get(index).filter(|stream| stream.is_of(fd)),
         _ => None,
-    };
-    if known.is_none() {
-        fds::forget(fd); // a close that no hook saw: the stream of this number is another socket's
     }
+}
+
+/// After an answer of the kernel to `setsockopt(SO_TXTIME)` that [concerns KTSN](concerns_ktsn): the program's answer (0 or an errno).
+pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
     let Some((stream, is_new)) =
-        known.map(|stream| (stream, false)).or_else(|| begin(fd).map(|new| (new, true)))
+        known(fd).map(|stream| (stream, false)).or_else(|| begin(fd).map(|new| (new, true)))
     else {
         return answer;
     };
@@ -97,7 +114,7 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
 }
 
 /// A socket that was timed before this library saw it (inherited, received, opened early).
-pub(crate) fn adopt(fd: c_int) -> Option<Stream> {
+fn adopt(fd: c_int) -> Option<Stream> {
     let txtime = read_txtime(fd).unwrap_or_default();
     // A socket without SO_TXTIME answers clock 0.
     if clock_id(txtime.clock).is_none() {
@@ -116,7 +133,7 @@ pub(crate) fn adopt(fd: c_int) -> Option<Stream> {
 
 /// A socket on which this process did not set SO_TXTIME: the stream, if the daemon granted it to the socket in
 /// another process (before exec, or before the socket was passed on). Asked once for each descriptor.
-pub(crate) fn recall(fd: c_int) -> Option<Stream> {
+fn recall(fd: c_int) -> Option<Stream> {
     if fds::was_asked(fd) || read_txtime(fd).is_none_or(|txtime| clock_id(txtime.clock).is_some()) {
         return None;
     }
@@ -144,7 +161,7 @@ pub(crate) fn recall(fd: c_int) -> Option<Stream> {
 /// # Safety
 /// `header` is what the program passed, and the kernel has just read it.
 pub(crate) unsafe fn is_recalled(fd: c_int, header: *const MessageHeader) -> bool {
-    if fds::was_asked(fd) || send::stream_of(fd).is_some() {
+    if fds::was_asked(fd) || stream_of(fd).is_some() {
         return false;
     }
     env::make_ready();
@@ -193,54 +210,12 @@ fn begin(fd: c_int) -> Option<Stream> {
 /// Attaches if need be and registers; whether the daemon serves this stream in this clock.
 fn connect(stream: Stream, fd: c_int, clock: c_int) -> bool {
     let Some(status) = register(stream, fd) else {
-        if !attach::was_attached() {
-            attach::warn();
+        if !handshake::was_attached() {
+            handshake::warn();
         }
         return false;
     };
     clock != CLOCK_TAI || status.flags & stream_flags::TAI_GRANTED != 0
-}
-
-/// Attaches if need be and registers, with all attachments of the namespace; the answer of one that serves this stream,
-/// preferably in all clocks.
-pub(crate) fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
-    let page = page::make()?;
-    let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
-    if !attach::wait(page, fd, deadline) {
-        return None;
-    }
-    // The daemon is there: its answer has a second of its own, however long attaching took.
-    let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
-    let is_best = |status: &StreamStatus| status.flags & stream_flags::TAI_GRANTED != 0;
-    let mut best: Option<StreamStatus> = None;
-    for held in RegionUse::all(page) {
-        let answer = answer(stream, &held, fd, deadline);
-        best = best.filter(is_best).or(answer.filter(is_best)).or(best).or(answer);
-    }
-    best
-}
-
-/// Shows the port that a socket without one will have, and waits for the answers: the first send finds them.
-fn show_port(stream: Stream, fd: c_int) {
-    stream.reserve_port(fd);
-    let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
-    for held in page::get().into_iter().flat_map(RegionUse::all) {
-        let _ = answer(stream, &held, fd, deadline);
-    }
-}
-
-/// The answer of one attachment, if it serves this stream.
-fn answer(stream: Stream, held: &RegionUse, fd: c_int, deadline: u64) -> Option<StreamStatus> {
-    loop {
-        match stream.registration(held, fd, 0) {
-            Registration::Known(status) => return (status.code == StreamCode::Registered).then_some(status),
-            Registration::NoRoom => return None,
-            Registration::Unknown | Registration::Late if clock::monotonic() >= deadline => return None,
-            Registration::Unknown | Registration::Late => {
-                sys::nap(500_000);
-            }
-        }
-    }
 }
 
 /// What `getsockopt(SO_TXTIME)` answers where the kernel's socket has never heard of it.

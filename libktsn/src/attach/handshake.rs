@@ -17,7 +17,7 @@
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64,
+    AtomicBool, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -29,9 +29,7 @@ use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use crate::process::abi::{EAGAIN, EBADF, EMFILE, ENOMEM, EPROTO};
 use crate::process::page::{Locked, Page};
 use crate::process::region::{self, Region, RegionUse};
-use crate::{
-    process::clock, process::env, process::fds, process::limit, process::sys, streams, streams::txtime,
-};
+use crate::{process::clock, process::env, process::limit, process::root, process::sys, streams};
 
 /// How long the first connection to ktsnd may take, ns: a daemon that accepts has hundreds of others before us at worst.
 pub(crate) const ATTACH_WAIT: u64 = 1_000_000_000;
@@ -60,61 +58,6 @@ const CUT_OFF: u32 = u32::MAX - 1;
 const LOCKED_MEMORY: u32 = u32::MAX - 2;
 /// In its place: the daemon attached this program, which has no address space for the region.
 const NO_MEMORY: u32 = u32::MAX - 3;
-
-/// The program has replaced or closed a descriptor of ours behind the hooks' back, so a region was given up. Its daemon is there.
-static IS_DISPLACED: AtomicBool = AtomicBool::new(false);
-
-/// A region was given up for a descriptor that the program has replaced or closed.
-pub(crate) fn note_displaced(page: &Page) {
-    // It is asked for at once.
-    page.retry_at.store(0, Relaxed);
-    IS_DISPLACED.store(true, Release);
-}
-
-/// After [`note_displaced`]: attaches again, and registers the socket's stream, or any. It waits, as the first attachment does: the daemon is
-/// there, a frame that is sent meanwhile would be lost, and the daemon reads the counters of clients that have registered.
-#[cold]
-pub(crate) fn return_if_displaced(page: &Page, socket: c_int) {
-    if IS_DISPLACED.load(Acquire)
-        && page.may_change()
-        && IS_DISPLACED.swap(false, Acquire)
-        && let Some((fd, stream)) = fds::stream_of(socket).or_else(fds::any_stream)
-    {
-        let _ = txtime::register(stream, fd);
-    }
-}
-
-/// Counts frames of the attachment at `place` that no daemon takes. The program may end next: the count is in a region then, if there is a
-/// daemon.
-pub(crate) fn count_absent(page: &Page, place: usize, frames: u64) {
-    region::count_absent(place, frames);
-    return_if_displaced(page, -1);
-    if let Some(held) = RegionUse::at(page, place) {
-        held.producer().add(ktsn_ring::counter::DAEMON_ABSENT, region::take_absent(place));
-    }
-}
-
-/// The root directory at the program's start: file system and inode, 0 if not known.
-static ROOT_DEVICE: AtomicU64 = AtomicU64::new(0);
-static ROOT_INODE: AtomicU64 = AtomicU64::new(0);
-
-/// Notes the root directory (by the constructor): a program that changes it no longer finds ktsnd's socket.
-pub(crate) fn note_root() {
-    if let Some((device, inode)) = root_identity() {
-        ROOT_DEVICE.store(device, Relaxed);
-        ROOT_INODE.store(inode, Relaxed);
-    }
-}
-
-/// The file system and inode of the root directory, which chroot(2) and pivot_root(2) change.
-fn root_identity() -> Option<(u64, u64)> {
-    rustix::fs::stat(c"/").ok().map(|about| (about.st_dev, about.st_ino))
-}
-
-fn has_changed_root() -> bool {
-    let noted = (ROOT_DEVICE.load(Relaxed), ROOT_INODE.load(Relaxed));
-    noted != (0, 0) && root_identity().is_some_and(|now| now != noted)
-}
 
 /// How far a connection to ktsnd is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -349,7 +292,7 @@ pub(crate) fn warn() {
             b"",
             b"Move the directory",
         ),
-        ATTACHED if has_changed_root() => (
+        ATTACHED if root::has_changed() => (
             b"this program has another root directory (chroot) than at its start, and there is no ktsnd at ",
             path,
             b"Mount ktsnd's client directory there, or set SO_TXTIME before chroot",

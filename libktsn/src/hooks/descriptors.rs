@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What close, dup and their relatives mean for the descriptor table and for our own two descriptors.
+//! What close, dup and their relatives mean for the tables of descriptors and for our own two descriptors.
 //!
 //! In: what the program asks. Out: what it may do. Our descriptors behave as if they were not open: closing them is
 //! EBADF, closing a range leaves them out, and where the program puts something else in their place (dup2) they move. What a program does
@@ -8,19 +8,41 @@
 use core::ffi::c_int;
 
 use crate::process::abi::CLOSE_RANGE_CLOEXEC;
+use crate::streams::fds;
 use crate::{
-    process::env, process::fds, process::limit, process::originals, process::page, process::region,
-    process::sys,
+    process::env, process::limit, process::originals, process::page, process::region, process::sys, receive,
 };
 
+/// The descriptor is closed, or is something new.
+pub(super) fn forget(fd: c_int) {
+    receive::forget(fd);
+    fds::forget(fd);
+}
+
+/// `new` is a duplicate of `old`, or a negative answer; returned as it came.
+pub(super) fn copy(old: c_int, new: c_int) -> c_int {
+    if new >= 0 && old != new {
+        receive::copy(old, new);
+    }
+    fds::copy(old, new)
+}
+
+/// All descriptors from `first` to `last` are closed, except one that is ours.
+pub(super) fn forget_range(first: u32, last: u32) {
+    if page::may_change() {
+        receive::forget_range(first, last);
+        fds::forget_range(first, last);
+    }
+}
+
 /// Whether a descriptor is one of ours, which the program never opened.
-pub(crate) fn is_hidden(fd: c_int) -> bool {
+pub(super) fn is_hidden(fd: c_int) -> bool {
     page::get().is_some() && region::owns(fd)
 }
 
 /// Puts a file at the number `new` by `put` (dup2, dup3), whose answer it returns. A descriptor of ours with that number moves before, so
 /// that no frame finds it missing.
-pub(crate) fn replace(new: c_int, put: impl FnOnce() -> c_int) -> c_int {
+pub(super) fn replace(new: c_int, put: impl FnOnce() -> c_int) -> c_int {
     let has_moved = move_away(new);
     let answer = put();
     if has_moved && answer < 0 {
@@ -45,7 +67,7 @@ fn move_away(fd: c_int) -> bool {
 ///
 /// # Safety
 /// The arguments are the program's own, which answers for what it closes.
-pub(crate) unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+pub(super) unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let closes = flags.cast_unsigned() & CLOSE_RANGE_CLOEXEC == 0 && first <= last;
     if closes {
         env::note_closed(first, last);
@@ -63,7 +85,7 @@ pub(crate) unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
             }
         }
         if ours == last {
-            fds::forget_range(first, last);
+            forget_range(first, last);
             return 0;
         }
         from = ours.wrapping_add(1);
@@ -71,7 +93,7 @@ pub(crate) unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     // SAFETY: the caller's promise.
     let answer = unsafe { originals::close_range(from, last, flags) };
     if answer == 0 && closes {
-        fds::forget_range(first, last);
+        forget_range(first, last);
     }
     answer
 }

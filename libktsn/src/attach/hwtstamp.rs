@@ -9,10 +9,11 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::attach::handshake;
 use crate::process::abi::{EOPNOTSUPP, EPERM, ERANGE};
 use crate::process::region::RegionUse;
 use crate::process::sys::{self, Request};
-use crate::{process::attach, process::clock, process::env, process::page};
+use crate::{process::clock, process::env, process::page};
 
 const SIOCETHTOOL: u32 = 0x8946;
 const SIOCSHWTSTAMP: u32 = 0x89b0;
@@ -158,8 +159,8 @@ unsafe fn write_config(place: *mut Config) {
 /// Whether the named interface is an attachment's; attaches for that if need be.
 fn is_ours(fd: c_int, asked: &Request) -> bool {
     let Some(page) = page::make() else { return false };
-    let deadline = clock::monotonic().saturating_add(attach::ATTACH_WAIT);
-    if !page.may_change() || !attach::wait(page, fd, deadline) {
+    let deadline = clock::monotonic().saturating_add(handshake::ATTACH_WAIT);
+    if !page.may_change() || !handshake::wait(page, fd, deadline) {
         return false;
     }
     let index = sys::interface_index(fd, asked.name);
