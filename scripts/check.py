@@ -12,9 +12,9 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from checks import clauses, dependencies, edges, files, golang, pages, tables, times, tree, unsafety  # noqa: E402
+from checks import clauses, dependencies, edges, files, golang, pages, tables, tiers, times, tree, unsafety  # noqa: E402
 
-CHECKS = (edges, unsafety, files, dependencies, golang, clauses, pages, tables, times)
+CHECKS = (edges, unsafety, files, dependencies, golang, clauses, pages, tables, tiers, times)
 
 
 def prove(module):
