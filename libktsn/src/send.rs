@@ -3,9 +3,22 @@
 //!
 //! In: a descriptor and a `struct msghdr`. Out: a [`Verdict`]. On any doubt it is the kernel's, with a reason that
 //! is counted. It never allocates, locks, logs or touches `errno`, and it may be interrupted anywhere by a signal
-//! handler that sends: a claimed slot belongs to one call, everything else is single atomic operations. It waits in
-//! two places only, for a daemon that lives: for the answer to a registration that the program made necessary
-//! (20 ms, a blocking socket 1 s), and for free slots on a blocking socket ([`Batch`]).
+//! handler that sends: a claimed slot belongs to one call, everything else is single atomic operations.
+//!
+//! It waits here, and nowhere else:
+//!
+//! | for | at most | where |
+//! |---|---|---|
+//! | attaching and registering: a fork's child, a socket never seen before, a displaced descriptor of ours | 1 s each | [`register`] |
+//! | the answer to a registration that the program made necessary | 20 ms, a blocking socket 1 s | `streams/registration.rs` |
+//! | free slots, or room under SO_SNDBUF, on a blocking socket | SO_SNDTIMEO, while a daemon lives | [`Batch`] |
+//! | another thread that gives the socket its port | 1 ms | [`SendCall::bind`] |
+//! | a table that the daemon is writing | 1 ms | [`choice`], `streams/packet.rs` |
+//! | a daemon that reads no datagrams for the kernel | 20 ms, a blocking socket as for slots | [`later`] |
+//! | the transmit time of a datagram that only the kernel can send and no daemon can keep | the horizon; without a daemon 1 h | [`later`] |
+//!
+//! The last wait is the only one without a daemon, and the only one of more than 2 s on a non-blocking socket: the kernel would send too
+//! early (`docs/txtime.md`). A process that was never attached has no such wait.
 
 pub(crate) mod batch;
 pub(crate) mod choice;

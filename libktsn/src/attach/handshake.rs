@@ -3,8 +3,8 @@
 //!
 //! In: a socket whose namespace the daemon may know, and the time. Out: a region in use, or not. One step never
 //! blocks; it is taken by whatever timed send finds no region and gets the lock at once, so that a program that
-//! gave up waiting is attached by its next send. Only `SO_TXTIME` (and the first timed send of a fork's child)
-//! waits, [`ATTACH_WAIT`] at most.
+//! gave up waiting is attached by its next send. Only [`wait`] waits, for [`ATTACH_WAIT`]: for `SO_TXTIME`, for the ioctls of
+//! [`hwtstamp`](super::hwtstamp), and for a send of a fork's child, of a socket never seen before, or after a displaced descriptor.
 //!
 //! ```text
 //! idle ──connect, Hello + socket──► waiting ──HelloReply + memfd + doorbell──► attached

@@ -125,7 +125,8 @@ impl Limit {
     }
 }
 
-/// What a region's daemon takes to the frame's destination, or why it takes nothing; `None` when its table stays unreadable.
+/// What a region's table of destinations says of an unconnected datagram: the greatest payload, or why the daemon takes nothing; `None`
+/// when the table stays unreadable.
 pub(crate) fn destination(held: &RegionUse, frame: &SlotFrame) -> Option<Result<Limit, BypassReason>> {
     for _ in 0..TABLE_ATTEMPTS {
         match held.producer().destination(frame.address) {
@@ -149,12 +150,13 @@ pub(crate) fn destination(held: &RegionUse, frame: &SlotFrame) -> Option<Result<
     None
 }
 
-/// A reason of the daemon's tables.
+/// The bypass reason of this number in the daemon's tables; an unknown number is [`BypassReason::NotAllowed`].
 fn bypass_reason(number: u16) -> BypassReason {
     BypassReason::from_number(number).unwrap_or(BypassReason::NotAllowed)
 }
 
-/// What the daemon takes to the frame's destination, or why it takes nothing; `None` when its table stays unreadable.
+/// The greatest payload that the daemon takes of any frame, or why it takes none: of a connected socket by `status`, else by the region's
+/// tables; `None` when these stay unreadable.
 #[inline(always)]
 pub(crate) fn limit(
     held: &RegionUse,

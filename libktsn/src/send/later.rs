@@ -5,6 +5,9 @@
 //! ([`ktsn_ring::control::Later`]) and hands it to the kernel in time. What cannot travel so waits here, in the call. What the kernel
 //! refuses at the call is refused at the call. A process that was never attached has the kernel alone, and no wait. Nothing is allocated
 //! or copied but control data, and nothing is held while this waits: a signal handler may send.
+//!
+//! The wait lasts until the transmit time, on a non-blocking socket too, and without a daemon: the kernel would send such a datagram at
+//! once, before its time. One that is further ahead than the daemon's horizon ([`AHEAD_MAX`] without a daemon) fails with EINVAL instead.
 
 use core::ffi::c_int;
 
