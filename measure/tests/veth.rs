@@ -139,7 +139,7 @@ fn run_over(pair: &Pair, mode: Mode) {
 #[test]
 fn every_frame_is_seen_once_in_order_at_every_point() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIP: network namespaces need root");
+        println!("SKIP root_missing: network namespaces need root");
         return;
     }
     let pair = Pair::new();

@@ -86,8 +86,8 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// HandOverLeast is the hand-over time that ktsnd assumes before it has measured (AT_START in its worker/hand_over.rs): with less, a window could be called
-// long enough in which ktsnd never sends.
+// HandOverLeast is the hand-over time that ktsnd assumes before it has measured (AT_START in its worker/hand_over_latency.rs): with less, a
+// window could be called long enough in which ktsnd never sends.
 const HandOverLeast = 20 * time.Microsecond
 
 // partObjects: whether the objects were seen.

@@ -11,8 +11,8 @@
 //!                                   promise
 //! ```
 //!
-//! What the doorbell's early wake-up is good for is kept. A stream is not expected, and its client is promised no poll for the sake
-//! of an expectation, where frames ask for reports or timestamps, have a deadline, or have a next hop without MAC address.
+//! Some frames need the early wake-up that a doorbell gives: frames that ask for reports or timestamps, that have a deadline, or whose next
+//! hop has no MAC address yet. The worker expects no frames of such a stream, and makes no promise to its client for them.
 
 use ktsn_port::Port;
 use ktsn_time::{Monotonic, Nanos, Now, TxTime};

@@ -348,7 +348,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
     }
 
-    /// The machine stalled, and the frame's window is over: it waits for another one, or the strategy drops it.
+    /// The machine stalled, and the frame's window is over: it waits for another one, or transmission selection drops it.
     pub(super) fn missed_window(&mut self, port: usize, ready: &Ready) {
         if let Some(state) = self.ports.get(port) {
             count(&state.stats.put_back);
