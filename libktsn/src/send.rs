@@ -43,7 +43,7 @@ use crate::process::abi::{EAGAIN, MSG_CONFIRM, MSG_DONTWAIT, MSG_MORE, MSG_NOSIG
 use crate::process::page;
 use crate::process::region::{self, RegionUse};
 use crate::send::batch::{Batch, Filling, Full};
-use crate::send::verdict::{SendCall, Verdict, count, leave_to_kernel};
+use crate::send::verdict::{SendCall, Verdict, bypass, count};
 use crate::streams::Registration;
 use crate::streams::stamps;
 use crate::{
@@ -64,7 +64,7 @@ const BIND_NAP: u32 = 50_000;
 pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_int) -> Verdict {
     let Some(stream) = txtime::stream_of(fd) else { return Verdict::Kernel };
     originals::test_cancel();
-    let Some(page) = page::get() else { return leave_to_kernel(stream, BypassReason::NotAttached) };
+    let Some(page) = page::get() else { return bypass(stream, BypassReason::NotAttached) };
     let mut batch = Batch::new(page);
     batch.prefetch(stream.index);
     // SAFETY: the caller's promise.
@@ -82,7 +82,7 @@ pub(crate) unsafe fn message(send: SendCall, header: *const MessageHeader, batch
     match unsafe { decide(send, header, batch) } {
         // SAFETY: the caller's promise.
         verdict @ (Verdict::Kernel | Verdict::KernelStripped) => unsafe {
-            later::leave(send, header, batch, verdict)
+            later::pass_to_kernel(send, header, batch, verdict)
         },
         verdict => verdict,
     }
@@ -104,7 +104,7 @@ unsafe fn decide(send: SendCall, header: *const MessageHeader, batch: &mut Batch
     let is_piece = !is_packet && send.stream.is_piece(send.flags & MSG_MORE != 0);
     match control.tx_time {
         at if is_piece => {
-            let verdict = leave_to_kernel(send.stream, BypassReason::UnsupportedOption);
+            let verdict = bypass(send.stream, BypassReason::UnsupportedOption);
             at.map_or(verdict, |at| later::wait(send, at, batch, verdict))
         }
         Some(at) if is_packet => send.send_packet(&message, &control, at, batch),
@@ -146,10 +146,10 @@ impl SendCall {
     ) -> Verdict {
         let stream = self.stream;
         let Some(clock) = txtime::clock_id(stream.txtime().clock) else {
-            return leave_to_kernel(stream, BypassReason::UnsupportedOption);
+            return bypass(stream, BypassReason::UnsupportedOption);
         };
         let Some(mut frame) = frame else {
-            return leave_to_kernel(stream, BypassReason::UnsupportedOption);
+            return bypass(stream, BypassReason::UnsupportedOption);
         };
         (frame.clock, frame.tx_time) = (clock.id(), tx_time);
         frame.has_waited = waits::passed_while_waiting(clock, tx_time);
@@ -321,7 +321,7 @@ impl SendCall {
         batch: &mut Batch,
     ) -> Verdict {
         let (stream, octets) = (self.stream, message.octets);
-        let unsupported = || leave_to_kernel(stream, BypassReason::UnsupportedOption);
+        let unsupported = || bypass(stream, BypassReason::UnsupportedOption);
         if !stream.is_bound() {
             self.bind();
         }
@@ -351,7 +351,7 @@ impl SendCall {
         }
         let limit = match choice::limit(held, message, &frame, &status) {
             Some(Ok(limit)) => limit,
-            Some(Err(reason)) => return leave_to_kernel(stream, reason),
+            Some(Err(reason)) => return bypass(stream, reason),
             None => return batch.absent(octets),
         };
         if limit.is_asked() && (status.flags & stream_flags::KEPT == 0 || control.leaving_v4.source != [0; 4])
@@ -362,7 +362,7 @@ impl SendCall {
         let slots_count = held.producer().layout().slots_count();
         let segment_octets = match self.segment_octets(octets, control, payload_max, slots_count) {
             Ok(octets) => octets,
-            Err(reason) => return leave_to_kernel(stream, reason),
+            Err(reason) => return bypass(stream, reason),
         };
         frame.token = status.token;
         let key = stamps::key(stream, control);
@@ -403,7 +403,7 @@ impl SendCall {
             if control.leaving_v4.source == [0; 4] && self.stream.begin_keeping() {
                 self.send_cold(message, control, clock, frame, batch)
             } else {
-                leave_to_kernel(self.stream, BypassReason::RoutingRules)
+                bypass(self.stream, BypassReason::RoutingRules)
             }
         })
     }
@@ -418,7 +418,7 @@ impl SendCall {
                 Verdict::Fail(*errno)
             }
             Full::Gone => batch.absent(octets),
-            Full::TooLong => leave_to_kernel(self.stream, BypassReason::OverMtu),
+            Full::TooLong => bypass(self.stream, BypassReason::OverMtu),
         }
     }
 

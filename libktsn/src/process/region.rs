@@ -40,7 +40,7 @@ const LIVE: u32 = 2;
 /// Given up and replaced, perhaps still in use.
 const DRAINING: u32 = 3;
 /// Given up, and perhaps still in use; its place still names it.
-const LEFT: u32 = 4;
+const LAPSED: u32 = 4;
 
 /// In a place's word: the region is in use no more.
 pub(crate) const GIVEN_UP: u32 = 1 << 31;
@@ -256,7 +256,7 @@ impl RegionUse {
     pub(crate) fn give_up(&self, page: &Page) {
         let Some(word) = page.places.get(self.place) else { return };
         if word.compare_exchange(self.number, self.number | GIVEN_UP, SeqCst, SeqCst).is_ok() {
-            self.region.state.store(LEFT, Release);
+            self.region.state.store(LAPSED, Release);
             if self.region.is_displaced() {
                 note_displaced(page);
             }
@@ -361,7 +361,7 @@ impl Region {
     }
 
     /// Whether its daemon is gone: the other end of the doorbell is closed.
-    pub(crate) fn is_left(&self) -> bool {
+    pub(crate) fn is_daemon_gone(&self) -> bool {
         self.doorbell.is_hung_up()
     }
 
@@ -389,7 +389,7 @@ pub(crate) fn sweep(page: &Page) {
                 region.settle();
                 region.release();
             }
-            LEFT if region.in_use.load(SeqCst) == 0 => {
+            LAPSED if region.in_use.load(SeqCst) == 0 => {
                 region.settle();
                 // A thread that holds it from here on only reads its tables.
                 region.control.close();

@@ -118,7 +118,7 @@ fn seek(page: &'static Page, socket: c_int, now: Monotonic) {
             return;
         }
         for held in RegionUse::all(page) {
-            if held.producer().state() != RegionState::Attached || held.region().is_left() {
+            if held.producer().state() != RegionState::Attached || held.region().is_daemon_gone() {
                 held.give_up(page);
             }
         }

@@ -360,7 +360,7 @@ fn fill_slots(
     ahead: u32,
 ) -> Result<Option<Run>, Full> {
     let (mut pieces, mut left) = (filling.message.pieces(), filling.message.octets);
-    let (mut run, mut place): (Option<Run>, u16) = (None, 0);
+    let (mut run, mut segment_number): (Option<Run>, u16) = (None, 0);
     loop {
         if claims.is_empty() {
             *claims = producer.claim_some(ahead.max(1));
@@ -377,8 +377,8 @@ fn fill_slots(
         pieces.begin(octets);
         // One datagram has one report: when its last frame is done.
         let mut frame = if left == 0 { filling.frame } else { filling.frame.without_reports() };
-        (frame.pushed_at, frame.identification) = (now, place);
-        place = place.wrapping_add(1);
+        (frame.pushed_at, frame.identification) = (now, segment_number);
+        segment_number = segment_number.wrapping_add(1);
         // SAFETY: the program's own segments, which the kernel could read; none of them lies in the region, whose
         // address the program does not know.
         if unsafe { producer.fill_raw(&claim, &frame, &mut pieces) }.is_err() {

@@ -64,13 +64,13 @@ fn counted(send: SendCall, verdict: Verdict) -> Verdict {
     }
 }
 
-/// What becomes of a message that is the kernel's, by `verdict`.
+/// Passes a message that is the kernel's, by `verdict`, to the kernel at its transmit time: what becomes of the call.
 ///
 /// # Safety
 /// `header` is what the program passed.
 #[cold]
 #[inline(never)]
-pub(crate) unsafe fn leave(
+pub(crate) unsafe fn pass_to_kernel(
     send: SendCall,
     header: *const MessageHeader,
     batch: &mut Batch,

@@ -45,10 +45,10 @@ pub(super) fn count(reason: BypassReason) {
     }
 }
 
-/// Leaves a timed datagram to the kernel, which gets it at its transmit time ([`later`](crate::send::later)).
+/// Passes a timed datagram to the kernel, which gets it at its transmit time ([`later`](crate::send::later)).
 #[cold]
 #[inline(never)]
-pub(super) fn leave_to_kernel(stream: Stream, reason: BypassReason) -> Verdict {
+pub(super) fn bypass(stream: Stream, reason: BypassReason) -> Verdict {
     count(reason);
     if stream.is_kernel_timed() { Verdict::Kernel } else { Verdict::KernelStripped }
 }
@@ -76,10 +76,8 @@ impl SendCall {
                 return None;
             }
             StreamCode::NotAttached => self.not_attached(),
-            StreamCode::Refused => leave_to_kernel(stream, BypassReason::NotAllowed),
-            StreamCode::Unsupported | StreamCode::Pending => {
-                leave_to_kernel(stream, BypassReason::UnsupportedOption)
-            }
+            StreamCode::Refused => bypass(stream, BypassReason::NotAllowed),
+            StreamCode::Unsupported | StreamCode::Pending => bypass(stream, BypassReason::UnsupportedOption),
         })
     }
 
@@ -89,7 +87,7 @@ impl SendCall {
         if env::is_strict() {
             Verdict::Fail(ENETDOWN)
         } else {
-            leave_to_kernel(self.stream, BypassReason::NotAttached)
+            bypass(self.stream, BypassReason::NotAttached)
         }
     }
 }
