@@ -26,7 +26,7 @@ import tomllib
 RESULT = re.compile(r"^test (?P<name>.+?)(?: - should panic)? \.\.\. (?P<outcome>ok|FAILED|ignored)(?:, (?P<reason>.*))?$")
 SUMMARY = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;")
 RUNNING = re.compile(r"^\s+(?:Running .*\(\S*?(?P<binary>[^/\s]+)-[0-9a-f]+\)|Doc-tests (?P<doc>\S+))$")
-SKIP = re.compile(r"^\s*SKIP (?P<name>[^:\s]+(?:::[^:\s]+)*): (?P<reason>\S.*)$")
+SKIP = re.compile(r"^\s*SKIP(?: (?P<name>[^:\s]+(?:::[^:\s]+)*))?: (?P<reason>\S.*)$")
 DULL = re.compile(r"^(test .+ \.\.\. (ok|ignored.*)|running \d+ tests?|\s*)$")
 LEFT_BEHIND = 99  # exit status of a suite whose tests left something behind
 AGAIN_MAX = 3  # more failed tests are no matter of chance
@@ -68,7 +68,7 @@ class Suite:
             self.passed += int(found[1])
             self.failed += int(found[2])
         elif found := SKIP.match(line):
-            self.add(self.place, found["name"], "skipped", found["reason"])
+            self.add(self.place, found["name"] or "a skip without name", "skipped", found["reason"])
             self.passed -= 1  # libtest counts a test that printed SKIP as passed; it proved nothing
         if SKIP.match(line) or not (self.is_hidden or DULL.match(line)):
             self.show(line)
@@ -260,6 +260,7 @@ CASES = [  # what, text, status, list of skips, (passed, failed, skipped), what 
     ("good", GOOD_LOG, 0, "", (2, 0, 0), ["   Compiling a v0.1.0", "     Running unittests src/lib.rs (target/debug/deps/a_b-0123456789abcdef)"]),
     ("listed skip", SKIP_LOG, 0, LISTED, (1, 0, 1), ["SKIP link::zero_copy: no such device"]),
     ("unlisted skip", SKIP_LOG, 0, "", (1, 1, 1), []),
+    ("skip without name", GOOD_LOG.replace("much", "SKIP: no such device"), 0, LISTED, (1, 1, 1), []),
     ("unlisted ignored test", IGNORED_LOG, 0, "", (1, 1, 1), []),
     ("failed test", FAILED_LOG, 101, "", (0, 1, 0), ["test tests::one ... FAILED", "---- tests::one stdout ----", "it broke"]),
     ("does not compile", "error[E0425]: cannot find value\n", 101, "", (0, 1, 0), ["error[E0425]: cannot find value"]),
