@@ -222,8 +222,8 @@ impl Consumer {
 
     /// What a thread beside the worker needs to notify the program by its error queues.
     #[must_use]
-    pub fn attention(&self) -> Attention {
-        Attention { memory: self.memory.clone(), nonce: self.nonce, layout: self.layout }
+    pub fn markers(&self) -> Markers {
+        Markers { memory: self.memory.clone(), nonce: self.nonce, layout: self.layout }
     }
 
     /// The receive area, for a thread beside the worker.
@@ -373,16 +373,16 @@ impl Consumer {
     }
 }
 
-/// The few words of a region by which the daemon and a closing program keep out of each other's way
-/// ([`crate::completion`]). It keeps the region mapped.
+/// A region as the daemon's thread needs it that makes markers: slots to read, and the words by which that thread and a closing program
+/// keep off one socket at a time ([`crate::completion`]). It keeps the region mapped.
 #[derive(Clone, Debug)]
-pub struct Attention {
+pub struct Markers {
     memory: Arc<GuardedMapping>,
     nonce: u64,
     layout: Layout,
 }
 
-impl Attention {
+impl Markers {
     /// What markers carry to name this region.
     #[must_use]
     pub const fn nonce(&self) -> u64 {
@@ -419,7 +419,7 @@ impl Attention {
 
 /// A program's socket is held; dropped after the socket is closed.
 #[derive(Debug)]
-pub struct Holding<'a>(&'a Attention);
+pub struct Holding<'a>(&'a Markers);
 
 impl Drop for Holding<'_> {
     fn drop(&mut self) {

@@ -3,7 +3,7 @@
 //!
 //! In: frames that a program's threads and signal handlers push ([`Producer`]). Out: private, checked copies of
 //! them, oldest first (`Consumer`, feature `daemon`). Beside them travel the stream and destination tables and
-//! the worker's promise of attention, from the daemon to the program, what became of frames that asked for it
+//! the worker's promise of markers, from the daemon to the program, what became of frames that asked for it
 //! ([`completion`]), the grant of expected arrival ([`receive`]), and the [`control`] messages.
 //!
 //! The producer's side is `no_std` and async-signal-safe: it never allocates, locks, waits, panics or makes a
@@ -44,7 +44,7 @@ pub mod walk;
 
 pub use algorithm::Bell;
 #[cfg(feature = "daemon")]
-pub use consumer::{Attention, Consumer, Holding, TableError, sleep_fence};
+pub use consumer::{Consumer, Holding, Markers, TableError, sleep_fence};
 pub use frame::{ClockId, HeaderMarks, SlotFlags, SlotFrame, SlotHeader};
 pub use layout::{Layout, LayoutError};
 pub use link::LinkFacts;

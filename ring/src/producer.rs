@@ -55,8 +55,8 @@ impl Claims {
     }
 }
 
-/// How many slots ahead the producer prefetches a slot's memory. The daemon's processor used that memory last, and its transfer takes longer
-/// than the filling of one slot.
+/// How many slots ahead the producer prefetches a slot's memory. The daemon's processor used that memory last, and its transfer takes
+/// longer than the filling of one slot.
 const AHEAD: u32 = 6;
 
 /// Filled slots in the order of their frames, which the daemon does not see until they are published together. Dropped, they leak

@@ -195,21 +195,21 @@ fn lies_about_slots_hurt_nobody() {
 fn a_closing_stream_is_left_alone() {
     let (consumer, client) = region();
     let producer = client.producer();
-    let attention = consumer.attention();
-    assert_eq!((attention.nonce(), attention.nonce() & 1), (producer.nonce(), 1));
-    let held = attention.begin(2, support::TOKEN).expect("nobody closes it");
+    let markers = consumer.markers();
+    assert_eq!((markers.nonce(), markers.nonce() & 1), (producer.nonce(), 1));
+    let held = markers.begin(2, support::TOKEN).expect("nobody closes it");
     assert!(producer.is_notified(2) && !producer.is_notified(1));
     producer.closing(2);
     assert!(producer.is_notified(2), "the program waits");
     drop(held);
     assert!(!producer.is_notified(2));
-    assert!(attention.begin(2, support::TOKEN).is_none() && !producer.is_notified(2));
-    assert!(attention.begin(1, support::TOKEN).is_some());
+    assert!(markers.begin(2, support::TOKEN).is_none() && !producer.is_notified(2));
+    assert!(markers.begin(1, support::TOKEN).is_some());
     producer.opened(2);
-    assert!(attention.begin(2, support::TOKEN).is_some());
-    assert!(attention.begin(4, support::TOKEN).is_none(), "no such stream");
-    assert!(attention.begin(2, support::TOKEN + 1).is_none(), "another registration's");
+    assert!(markers.begin(2, support::TOKEN).is_some());
+    assert!(markers.begin(4, support::TOKEN).is_none(), "no such stream");
+    assert!(markers.begin(2, support::TOKEN + 1).is_none(), "another registration's");
     // The daemon's handle outlives its consumer.
     drop(consumer);
-    assert!(attention.begin(2, support::TOKEN).is_some());
+    assert!(markers.begin(2, support::TOKEN).is_some());
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ktsn_port::AnyPort;
 use ktsn_resolve::{AttachmentIndex, PortIndex, Tables};
-use ktsn_ring::Attention;
+use ktsn_ring::Markers;
 use ktsn_ring::receive::ReceiveArea;
 
 use super::budget::{Account, RefusedBy, available};
@@ -255,10 +255,10 @@ impl<P> Directory<P> {
         key: ClientKey,
         process: Option<&OwnedFd>,
         netns_cookie: u64,
-        attention: Attention,
+        markers: Markers,
     ) {
         if let Some(pidfd) = process.and_then(|process| process.try_clone().ok()) {
-            self.processes.insert(key, Process::new(pidfd, netns_cookie, attention));
+            self.processes.insert(key, Process::new(pidfd, netns_cookie, markers));
         }
     }
 

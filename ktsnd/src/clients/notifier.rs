@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver as Batches, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ktsn_ring::Attention;
+use ktsn_ring::Markers;
 use ktsn_ring::completion::kind;
 use ktsn_ring::marker::Marker;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
@@ -42,7 +42,7 @@ pub(super) struct Process {
     /// SO_NETNS_COOKIE of its attachment's namespace.
     pub netns_cookie: u64,
     /// Its region's words for streams that close.
-    pub attention: Attention,
+    pub markers: Markers,
     /// How often its descriptors were wrong, lately.
     wrong: AtomicU32,
 }
@@ -53,8 +53,8 @@ const WRONG_WEIGHT: u32 = 16;
 const WRONG_MAX: u32 = 256 * WRONG_WEIGHT;
 
 impl Process {
-    pub(super) fn new(pidfd: OwnedFd, netns_cookie: u64, attention: Attention) -> Self {
-        Self { pidfd, netns_cookie, attention, wrong: AtomicU32::new(0) }
+    pub(super) fn new(pidfd: OwnedFd, netns_cookie: u64, markers: Markers) -> Self {
+        Self { pidfd, netns_cookie, markers, wrong: AtomicU32::new(0) }
     }
 
     /// Whether the client gets more notices. `is_right`: a descriptor's number referred to the socket, or to nothing. A program that
@@ -277,7 +277,7 @@ fn is_same_socket(one: &Notice, other: &Notice) -> bool {
 fn notify(process: &Process, batch: &[Notice]) -> bool {
     let Some(first) = batch.first() else { return true };
     // Declared first, dropped last: the socket is closed before the program may go on closing.
-    let Some(holding) = process.attention.begin(first.stream, first.token) else { return true };
+    let Some(holding) = process.markers.begin(first.stream, first.token) else { return true };
     let Ok(descriptor) = pidfd_getfd(&process.pidfd, first.descriptor, PidfdGetfdFlags::empty()) else {
         return true;
     };
@@ -296,7 +296,7 @@ fn notify(process: &Process, batch: &[Notice]) -> bool {
         for kind in [kind::SCHEDULED, kind::SOFTWARE, kind::ERROR] {
             if notice.kinds & kind != 0 {
                 let Notice { sequence, slot, .. } = *notice;
-                let nonce = process.attention.nonce();
+                let nonce = process.markers.nonce();
                 // Refused (no memory, a filter, lo down): the program finds it when it reads.
                 let _ = target.mark(&Marker { nonce, sequence, slot, kind });
             }

@@ -21,7 +21,7 @@ fn is_marked(cookies: impl Fn(u64) -> Vec<u64>) -> bool {
     let processes = Processes::default();
     let own = rustix::process::getpid();
     let pidfd = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).unwrap();
-    processes.insert(CLIENT, Process::new(pidfd, 1, consumer.attention()));
+    processes.insert(CLIENT, Process::new(pidfd, 1, consumer.markers()));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (mut notifier, notices) = worker_to_thread(4096).unwrap();
     for cookie in cookies(sockopt::socket_cookie(&socket).unwrap()) {

@@ -98,8 +98,8 @@ impl<P: Send + 'static> Directory<P> {
         let process = kept.as_ref().map(|kept| kept.process.clone()).or_else(|| self.process(client));
         let mut payload = vec![0; usize::from(passed.payload_octets)];
         let header = process.as_ref().and_then(|process| {
-            process.attention.read_payload(slot, &mut payload);
-            process.attention.slot(slot)
+            process.markers.read_payload(slot, &mut payload);
+            process.markers.slot(slot)
         });
         // The worker that has gone needs no slot.
         let _ = worker.send(Command::Release(client, slot));

@@ -128,7 +128,7 @@ impl<P: Send + 'static> Registrar<P> {
         let horizon = served.attachment.horizon.get().unsigned_abs().div_ceil(1_000_000);
         consumer.set_later_horizon(u32::try_from(horizon).unwrap_or(u32::MAX).max(1));
         let key = ClientKey(number);
-        let (attention, receive) = (consumer.attention(), consumer.receive_area());
+        let (markers, receive) = (consumer.markers(), consumer.receive_area());
         // Its program does not have the region yet.
         receive.set_period(served.attachment.clients.receive_period.unwrap_or(Nanos::ZERO));
         let client =
@@ -147,7 +147,7 @@ impl<P: Send + 'static> Registrar<P> {
             ending: false,
         };
         self.directory.lock().clients.insert(key, view);
-        self.directory.add_process(key, connection.process.as_ref(), served.netns_cookie, attention);
+        self.directory.add_process(key, connection.process.as_ref(), served.netns_cookie, markers);
         served.stats.transmit_error.make_room();
         let written = connection::write(&connection.fd, &reply.encode(), &[memfd.as_fd(), theirs.as_fd()]);
         connection.client = Some(Registered {
