@@ -59,7 +59,7 @@ fn selection(admin: &AdminPort, capacity: u64, now: Now) -> TimeAware {
 fn frame(id: u64, class: u64, tx_time: Option<TxTime>, wire_octets: u32, now: Now) -> Frame {
     Frame {
         id: FrameId(id),
-        tenant: 0,
+        attachment: 0,
         class: TrafficClass::new((class % 8) as u8).unwrap_or_default(),
         tx_time,
         pushed_at: now.monotonic,

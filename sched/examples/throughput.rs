@@ -32,7 +32,7 @@ fn frame(id: u64, depth: u64, classes: u64, both_clocks: bool, now: Now, seed: &
     };
     Frame {
         id: FrameId(id),
-        tenant: 0,
+        attachment: 0,
         class: TrafficClass::new((random(seed) % classes) as u8).unwrap_or_default(),
         tx_time: Some(tx_time),
         pushed_at: now.monotonic,

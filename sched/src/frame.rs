@@ -14,7 +14,7 @@ pub struct Frame {
     /// The caller's name for it.
     pub id: FrameId,
     /// Index of the attachment it came from, for its turns and for removal when that goes away.
-    pub tenant: u32,
+    pub attachment: u32,
     /// The queue it waits in (802.1Q 8.6.6).
     pub class: TrafficClass,
     /// The transmit time that the program asked for; the clock belongs to the value.
@@ -40,7 +40,7 @@ impl Frame {
     pub fn empty() -> Self {
         Self {
             id: FrameId(0),
-            tenant: 0,
+            attachment: 0,
             class: TrafficClass::default(),
             tx_time: None,
             pushed_at: Monotonic::ZERO,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The queued frames of a port: one shared store, a heap of frames for each tenant, class and clock, and turns between the tenants of a class.
+//! The queued frames of a port: one shared store, a heap of frames for each attachment, class and clock, and turns between the
+//! attachments of a class.
 //!
-//! In: a frame with its class and its due instant. Out: per class, the frame whose turn it is. Within a tenant that is the one
+//! In: a frame with its class and its due instant. Out: per class, the frame whose turn it is. Within an attachment that is the one
 //! due first, equal instants in the order of insertion; where a class goes by arrival, the one that was inserted first. Nothing is
 //! allocated after `new`; a slot's memory is first written when a frame needs it, unless [`Queues::touch`] did.
 //!
@@ -9,7 +10,7 @@
 //! slots, where array heaps would each need room for all (the daemon's memory is locked, so unused
 //! room costs). A left subtree never holds fewer nodes than its right sibling, so the right spine of a heap
 //! of n nodes has at most log2(n + 1). Merging walks right spines only, once and downwards: a bound for each
-//! call, not an average. Who is next among the tenants is the matter of [`turns`].
+//! call, not an average. Who is next among the attachments is the matter of [`turns`].
 
 mod node;
 mod turns;
@@ -45,7 +46,7 @@ struct Undo {
     served: Served,
 }
 
-/// The queues of all classes and tenants in one store.
+/// The queues of all classes and attachments in one store.
 #[derive(Debug)]
 pub(crate) struct Queues {
     /// Made for `capacity` and never grown beyond; as long as slots were ever used.
@@ -62,15 +63,15 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Room for `capacity` frames of `tenants` tenants; a tenant from there on shares the place of `tenant % tenants`.
-    pub(crate) fn new(capacity: usize, tenants: usize) -> Self {
+    /// Room for `capacity` frames of `attachments` attachments; an attachment from there on shares the place of `attachment % attachments`.
+    pub(crate) fn new(capacity: usize, attachments: usize) -> Self {
         const { assert!(QUEUES <= 1 << u8::BITS) };
         let capacity = capacity.min(NIL as usize);
         Self {
             nodes: Vec::with_capacity(capacity),
             frames: Vec::with_capacity(capacity),
             capacity,
-            turns: Turns::new(tenants, capacity),
+            turns: Turns::new(attachments, capacity),
             free: NIL,
             len: 0,
             arrivals: FIRST_ARRIVAL,
@@ -111,14 +112,14 @@ impl Queues {
         is_in
     }
 
-    /// Queues the frame that was taken out last, in front of the frames that it was in front of. Its tenant has its turn again. The due
+    /// Queues the frame that was taken out last, in front of the frames that it was in front of. Its attachment has its turn again. The due
     /// instant of a late or untimed frame, and of a frame that may leave any time later, is computed from its arrival; the new arrival
     /// must not put it behind others. `false`, and nothing has changed, when every slot is taken.
     pub(crate) fn put_back(&mut self, mut node: Node, frame: &Frame) -> bool {
         if self.len == self.capacity {
             return false;
         }
-        let (lane, heap) = self.lane_of(frame.tenant, &node);
+        let (lane, heap) = self.lane_of(frame.attachment, &node);
         let undo = self.undo.take().filter(|undo| undo.lane == lane && undo.id == frame.id);
         self.turns.take_back(lane, undo.map(|undo| undo.served));
         let not_before = match frame.tx_time {
@@ -160,15 +161,15 @@ impl Queues {
         true
     }
 
-    /// The lane of a tenant's class, and the heap there, that `node` belongs in.
-    fn lane_of(&self, tenant: u32, node: &Node) -> (usize, usize) {
+    /// The lane of an attachment's class, and the heap there, that `node` belongs in.
+    fn lane_of(&self, attachment: u32, node: &Node) -> (usize, usize) {
         let heap = usize::from(node.heap);
-        (self.turns.lane(tenant, heap / CLOCKS), heap % CLOCKS)
+        (self.turns.lane(attachment, heap / CLOCKS), heap % CLOCKS)
     }
 
     /// Put the node of `slot`, which has no children, where it belongs.
     fn enter(&mut self, slot: u32) {
-        let (lane, heap) = self.lane_of(self.frames[slot as usize].tenant, &self.nodes[slot as usize]);
+        let (lane, heap) = self.lane_of(self.frames[slot as usize].attachment, &self.nodes[slot as usize]);
         let before = self.turns.root(lane, heap);
         let root = self.merge(before, slot);
         if root == before {
@@ -202,7 +203,7 @@ impl Queues {
                 let is_second = if one.wait == other.wait {
                     let stood = [now[TAI].span_since(first.at), now[MONOTONIC].span_since(second.at)];
                     let arrival = |slot: u32| self.nodes[slot as usize].arrival;
-                    // The tie of two turns: they are the same tenant's.
+                    // The tie of two turns: they are the same attachment's.
                     match (stood[TAI], second.tie).cmp(&(stood[MONOTONIC], first.tie)) {
                         Ordering::Less => true,
                         Ordering::Greater => false,
@@ -224,7 +225,7 @@ impl Queues {
         Some((&self.nodes[slot], &self.frames[slot]))
     }
 
-    /// Take out the frame whose turn it is in `queue`: its tenant has had its turn at `now`.
+    /// Take out the frame whose turn it is in `queue`: its attachment has had its turn at `now`.
     pub(crate) fn pop(&mut self, queue: usize, now: Now) -> Option<(Node, Frame)> {
         let first = self.turns.first(queue)?;
         let (slot, lane) = (first.root, first.lane as usize);
@@ -262,12 +263,17 @@ impl Queues {
         }
     }
 
-    /// Take out at most `most` frames of `tenant`, in O(most log n); whether more of them may be left. Where it shares its place
+    /// Take out at most `most` frames of `attachment`, in O(most log n); whether more of them may be left. Where it shares its place
     /// with others that have frames there, all of its frames at once.
-    pub(crate) fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
+    pub(crate) fn remove_attachment(
+        &mut self,
+        attachment: u32,
+        most: usize,
+        out: &mut dyn FnMut(Frame),
+    ) -> bool {
         let mut count = 0;
         for class in 0..TrafficClass::COUNT {
-            let lane = self.turns.lane(tenant, class);
+            let lane = self.turns.lane(attachment, class);
             for heap in 0..CLOCKS {
                 loop {
                     let slot = self.turns.root(lane, heap);
@@ -275,8 +281,8 @@ impl Queues {
                     if count == most {
                         return true;
                     }
-                    if frame.tenant != tenant {
-                        self.remove(&mut |frame| frame.tenant == tenant, out);
+                    if frame.attachment != attachment {
+                        self.remove(&mut |frame| frame.attachment == attachment, out);
                         return false;
                     }
                     self.unlink(slot, lane);

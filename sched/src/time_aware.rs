@@ -62,7 +62,7 @@ use shaping::Shaping;
 /// assert!(selection.set_admin(Box::new(program), at(0)).is_none());
 /// let frame = Frame {
 ///     id: FrameId(1),
-///     tenant: 0,
+///     attachment: 0,
 ///     class: TrafficClass::new(7)?,
 ///     tx_time: Some(TxTime::Tai(Tai::from_nanos(50_000))),
 ///     pushed_at: Monotonic::ZERO,
@@ -125,7 +125,7 @@ impl TimeAware {
     #[must_use]
     pub fn new(options: TimeAwareOptions) -> Self {
         Self {
-            queues: Queues::new(options.capacity, options.tenants),
+            queues: Queues::new(options.capacity, options.attachments),
             gates: Gates::default(),
             fits: Fits::new(),
             link: Link::new(options.link_speed, options.hand_over),
@@ -469,11 +469,11 @@ impl TimeAware {
         self.queues.remove(predicate, out);
     }
 
-    /// Take out at most `most` frames of attachment `tenant` and hand them to `out`, in no particular order, in O(most log n) for n queued
+    /// Take out at most `most` frames of `attachment` and hand them to `out`, in no particular order, in O(most log n) for n queued
     /// frames; whether more may be left. Where attachments share a place ([`TimeAwareOptions`]), it may take out more at once.
-    pub fn remove_tenant(&mut self, tenant: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
+    pub fn remove_attachment(&mut self, attachment: u32, most: usize, out: &mut dyn FnMut(Frame)) -> bool {
         self.update_shaping(self.last);
-        self.queues.remove_tenant(tenant, most, out)
+        self.queues.remove_attachment(attachment, most, out)
     }
 
     /// How many frames are queued.

@@ -130,7 +130,7 @@ pub fn policing(tenants: &[TenantPlan]) -> Result<Option<Box<Policing>>, Unmade>
 }
 
 fn streams(tenant: u16) -> StreamIdentification {
-    let (matches, stream) = (StreamMatch::All { tenant: None }, StreamHandle(tenant.into()));
+    let (matches, stream) = (StreamMatch::All { attachment: None }, StreamHandle(tenant.into()));
     // One entry is no fault.
     StreamIdentification::new(&[StreamIdentity { matches, stream }]).unwrap_or_default()
 }

@@ -357,7 +357,7 @@ fn check_identity(field: &str, raw: RawIdentity) -> Checked<Identity> {
             let expected = "attachment, ip-stream-identification or null-stream-identification";
             return Err(ConfigError::missing(field, expected));
         }
-        (None, None) => StreamMatch::All { tenant: None },
+        (None, None) => StreamMatch::All { attachment: None },
         (Some(null), None) => {
             let leaf = path("null-stream-identification.destination-mac");
             let text = super::values::required(&leaf, null.destination_mac.as_deref(), "a MAC address")?;
@@ -397,7 +397,7 @@ fn check_ip(field: &str, raw: &RawIp) -> Checked<StreamMatch> {
     };
     let port = |leaf: &str, value| Ok(number(&path(leaf), value, 1, 65_535)?.map(|port| port as u16));
     Ok(StreamMatch::Ip {
-        tenant: None,
+        attachment: None,
         source,
         destination,
         protocol: protocol.map(|protocol| protocol as u8),

@@ -97,7 +97,8 @@ fn streams_are_told_apart_by_attachment() {
         destination_port: Some(5000),
     };
     let elsewhere = FlowKey { destination_port: Some(5001), ..flow };
-    let key = |vlan, flow| FrameKey { tenant: 9, destination: [2, 0, 0, 0, 0, 1], vlan, flow: Some(flow) };
+    let key =
+        |vlan, flow| FrameKey { attachment: 9, destination: [2, 0, 0, 0, 0, 1], vlan, flow: Some(flow) };
     let table = policing.identification("tenant-b/eth0").unwrap();
     assert_eq!(table.identify(&key(None, flow)), Some(StreamHandle(2)));
     assert_eq!(table.identify(&key(Some(5), elsewhere)), Some(StreamHandle(1)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The events that wait for the node: a bounded number, whatever tenants do.
+//! The events that wait for the node: a bounded number, whatever programs do.
 //!
 //! In: events from any thread; sending never waits. Out: the same in their order, less those that say nothing new. While the
 //! node is busy, a flood of frames without a neighbour, or of changing tables, is remembered once for each neighbour, port and

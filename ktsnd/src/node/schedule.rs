@@ -31,20 +31,20 @@ impl Node {
     ) -> Result<(Box<TimeAware>, Option<Box<GateProgram>>), NodeError> {
         let (speed, program) = self.check_selection(config)?;
         let schedule = self.intent.schedule_of(&config.device);
-        let tenants = crate::limits::ATTACHMENTS_MAX;
+        let attachments = crate::limits::ATTACHMENTS_MAX;
         let mut selection = Box::new(TimeAware::new(match config.selection {
-            SelectionChoice::EarliestTxTime => TimeAwareOptions::tx_time(capacity, tenants),
-            SelectionChoice::StrictPriority => TimeAwareOptions::strict_priority(capacity, tenants),
+            SelectionChoice::EarliestTxTime => TimeAwareOptions::tx_time(capacity, attachments),
+            SelectionChoice::StrictPriority => TimeAwareOptions::strict_priority(capacity, attachments),
             SelectionChoice::CreditBased => {
                 let credits = config.classes.map(|class| class.idle_slope.map(CreditOptions::new));
-                TimeAwareOptions::credit_based(capacity, tenants, speed, credits)
+                TimeAwareOptions::credit_based(capacity, attachments, speed, credits)
             }
             SelectionChoice::TimeAware => TimeAwareOptions {
                 // Without a schedule or a shaper the speed stays unset: the scheduler then does not pace frames.
                 link_speed: speed.filter(|_| config.is_shaped() || schedule.is_some()),
                 hand_over: HAND_OVER_AT_START,
                 classes: class_options(config, schedule),
-                ..TimeAwareOptions::gates(capacity, tenants)
+                ..TimeAwareOptions::gates(capacity, attachments)
             },
         }));
         // Queues in order of arrival need little memory while they are short.

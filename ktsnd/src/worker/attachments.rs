@@ -116,10 +116,10 @@ impl AttachmentPolicy {
     }
 }
 
-/// The attachment of a frame: the schedulers call it a tenant.
+/// The attachment of a frame.
 #[inline]
 pub(super) fn attachment_of(frame: &Frame) -> AttachmentIndex {
-    AttachmentIndex(frame.tenant as u16) // every tenant is an attachment's index
+    AttachmentIndex(frame.attachment as u16) // every such number is an attachment's index
 }
 
 /// All attachments of one worker.

@@ -134,8 +134,8 @@ mod tests {
     use super::*;
     use ktsn_time::{Nanos, Tai};
 
-    fn on_tai(tenant: u32) -> Frame {
-        Frame { tenant, tx_time: Some(TxTime::Tai(Tai::from_nanos(7))), ..Frame::empty() }
+    fn on_tai(attachment: u32) -> Frame {
+        Frame { attachment, tx_time: Some(TxTime::Tai(Tai::from_nanos(7))), ..Frame::empty() }
     }
 
     #[test]
@@ -152,14 +152,14 @@ mod tests {
     fn frames_are_judged_in_bounded_rounds_in_order() {
         let mut gate = ClockGate::new(UnsynchronisedPolicy::Hold, false);
         let at = |millis| Monotonic::ZERO.saturating_add(Nanos::from_millis(millis));
-        for tenant in 0..100 {
+        for attachment in 0..100 {
             assert!(gate.has_room());
-            gate.put_aside(Aside { frame: on_tai(tenant), port: 0, until: at(9_000) });
+            gate.put_aside(Aside { frame: on_tai(attachment), port: 0, until: at(9_000) });
         }
         assert_eq!(gate.begin_judging(at(1_000), false), JUDGED_A_PASS);
-        for tenant in 0..JUDGED_A_PASS as u32 {
+        for attachment in 0..JUDGED_A_PASS as u32 {
             let aside = gate.next_to_judge().unwrap();
-            assert_eq!(aside.frame.tenant, tenant);
+            assert_eq!(aside.frame.attachment, attachment);
             gate.put_aside(aside);
         }
         assert!(gate.has_more_to_judge());

@@ -145,7 +145,7 @@ impl FrameContent {
             Self::Link(flow) => {
                 let resolved = resolve_link(resolver.tables(), flow, payload).ok()?;
                 streams.identify(&FrameKey {
-                    tenant: u32::from(flow.attachment.0),
+                    attachment: u32::from(flow.attachment.0),
                     destination: resolved.destination.0,
                     vlan: resolved.outer_tag().map(|tag| tag.vid.get()).filter(|vid| *vid != 0),
                     flow: flow_key(resolved.ether_type, resolved.packet(payload)),

@@ -92,8 +92,8 @@ impl<P: Port> FrameAdmission<'_, P> {
         if state.has_had_share(policy.queued()) {
             return Err(refuse(DropReason::QueueFull));
         }
-        let (id, tenant) = (frame_id(owner, slot), u32::from(attachment.0));
-        let frame = Frame { id, tenant, class, wire_octets, sdu_octets, ..timed };
+        let id = frame_id(owner, slot);
+        let frame = Frame { id, attachment: u32::from(attachment.0), class, wire_octets, sdu_octets, ..timed };
         state.selection.offer(frame, now).map_err(|refused| refuse(refused.reason))?;
         self.ports.activate(usize::from(port.0));
         policy.count_queued();

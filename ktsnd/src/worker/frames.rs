@@ -440,7 +440,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             from = port + 1;
             let Some(mut state) = self.ports.lend(port) else { continue };
             self.drop_retry(&mut state, |frame| attachment_of(frame) == attachment);
-            let is_more = state.remove_tenant(u32::from(attachment.0), |frame| {
+            let is_more = state.remove_attachment(u32::from(attachment.0), |frame| {
                 self.drop_frame(frame.id, attachment, DropReason::Detached);
             });
             self.ports.put(port, state);

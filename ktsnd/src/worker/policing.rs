@@ -71,7 +71,7 @@ pub(super) fn stream_of(
 ) -> Option<StreamHandle> {
     let (destination, vlan) = resolved.template.destination();
     streams.identify(&FrameKey {
-        tenant: u32::from(flow.attachment.0),
+        attachment: u32::from(flow.attachment.0),
         destination: destination.0,
         vlan,
         flow: Some(FlowKey {

@@ -174,9 +174,9 @@ impl<P: Port> PortState<P> {
         self.selection.remove(&mut |_| true, &mut out);
     }
 
-    /// Removes some frames of a tenant; true when there may be more.
-    pub(super) fn remove_tenant(&mut self, tenant: u32, mut out: impl FnMut(Frame)) -> bool {
-        self.selection.remove_tenant(tenant, limits::REMOVED_A_PASS, &mut out)
+    /// Removes some frames of an attachment; true when there may be more.
+    pub(super) fn remove_attachment(&mut self, attachment: u32, mut out: impl FnMut(Frame)) -> bool {
+        self.selection.remove_attachment(attachment, limits::REMOVED_A_PASS, &mut out)
     }
 }
 

@@ -85,7 +85,7 @@ impl World {
     fn offer(&mut self, id: u64, due: Tai) {
         let frame = Frame {
             id: FrameId(id),
-            tenant: 0,
+            attachment: 0,
             class: TrafficClass::new((id % 8) as u8).unwrap_or_default(),
             tx_time: Some(TxTime::Tai(due)),
             pushed_at: Monotonic::ZERO,

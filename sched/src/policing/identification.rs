@@ -14,7 +14,7 @@ use ktsn_model::IpPrefix;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameKey {
     /// Index of the attachment it came from.
-    pub tenant: u32,
+    pub attachment: u32,
     /// Destination MAC address.
     pub destination: [u8; 6],
     /// VLAN id of its tag; `None`: untagged or priority-tagged.
@@ -44,7 +44,7 @@ pub enum StreamMatch {
     /// IP stream identification (802.1CB 6.7) of one attachment or any; `None` matches everything.
     Ip {
         /// The attachment.
-        tenant: Option<u32>,
+        attachment: Option<u32>,
         /// Source addresses.
         source: Option<IpPrefix>,
         /// Destination addresses.
@@ -56,10 +56,10 @@ pub enum StreamMatch {
         /// Destination port.
         destination_port: Option<u16>,
     },
-    /// Every frame of one attachment, or of any: what a tenant sends as a whole.
+    /// Every frame of one attachment, or of any attachment.
     All {
         /// The attachment.
-        tenant: Option<u32>,
+        attachment: Option<u32>,
     },
     /// Null stream identification (802.1CB 6.4): destination MAC address and VLAN.
     MacVlan {
@@ -78,11 +78,11 @@ impl StreamMatch {
             wanted.is_none() || wanted == found
         }
         match *self {
-            Self::All { tenant } => is(tenant, Some(frame.tenant)),
+            Self::All { attachment } => is(attachment, Some(frame.attachment)),
             Self::MacVlan { destination, vlan } => destination == frame.destination && vlan == frame.vlan,
-            Self::Ip { tenant, source, destination, protocol, source_port, destination_port } => {
+            Self::Ip { attachment, source, destination, protocol, source_port, destination_port } => {
                 let Some(flow) = &frame.flow else { return false };
-                is(tenant, Some(frame.tenant))
+                is(attachment, Some(frame.attachment))
                     && is(protocol, Some(flow.protocol))
                     && is(destination_port, flow.destination_port)
                     && is(source_port, flow.source_port)
@@ -110,7 +110,7 @@ pub struct StreamIdentity {
 ///
 /// let table = StreamIdentification::new(&[StreamIdentity {
 ///     matches: StreamMatch::Ip {
-///         tenant: None,
+///         attachment: None,
 ///         source: None,
 ///         destination: Some("10.244.1.0/24".parse()?),
 ///         protocol: Some(17),
@@ -126,7 +126,7 @@ pub struct StreamIdentity {
 ///     source_port: Some(40_000),
 ///     destination_port: Some(5_000),
 /// };
-/// let mut frame = FrameKey { tenant: 0, destination: [2, 0, 0, 0, 0, 1], vlan: None, flow: Some(flow) };
+/// let mut frame = FrameKey { attachment: 0, destination: [2, 0, 0, 0, 0, 1], vlan: None, flow: Some(flow) };
 /// assert_eq!(table.identify(&frame), Some(StreamHandle(1)));
 /// frame.flow = None;
 /// assert_eq!(table.identify(&frame), None);

@@ -5,9 +5,9 @@ use crate::decision::Admission;
 use ktsn_model::TrafficClass;
 use ktsn_time::{Monotonic, Now, Span, Tai, TxTime};
 
-/// One heap per clock, so that a step of TAI re-sorts nothing. A tenant's class in order of arrival has one for both.
+/// One heap per clock, so that a step of TAI re-sorts nothing. An attachment's class in order of arrival has one for both.
 pub(crate) const CLOCKS: usize = 2;
-/// Heaps in which tenants stand: one per class and clock.
+/// Heaps in which attachments stand: one per class and clock.
 pub(crate) const QUEUES: usize = TrafficClass::COUNT * CLOCKS;
 pub(super) const TAI: usize = 0;
 pub(super) const MONOTONIC: usize = 1;
@@ -49,7 +49,7 @@ pub(crate) struct Node {
     pub(super) children: [u32; 2],
     /// Count of nodes from here down, this one included; VACANT if the slot is free.
     pub(super) weight: u32,
-    /// Class and heap of its tenant, as `class * CLOCKS + heap`.
+    /// Class and heap of its attachment, as `class * CLOCKS + heap`.
     pub(super) heap: u8,
     pub(crate) late: bool,
     pub(crate) on_time: bool,

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 fn check(queues: &Queues, lane: usize, slot: u32) -> u32 {
     let Some(node) = queues.nodes.get(slot as usize) else { return 0 };
     assert_ne!(node.weight, VACANT);
-    assert_eq!(queues.lane_of(queues.frames[slot as usize].tenant, node).0, lane);
+    assert_eq!(queues.lane_of(queues.frames[slot as usize].attachment, node).0, lane);
     for child in node.children {
         if let Some(child) = queues.nodes.get(child as usize) {
             assert!(node.before(child), "a child is due before its parent");
@@ -25,7 +25,7 @@ fn check(queues: &Queues, lane: usize, slot: u32) -> u32 {
 
 /// Checks all lanes, their places in the queues, the free slots and the counts.
 fn check_all(queues: &Queues) {
-    let roots = (0..TENANTS * TrafficClass::COUNT).flat_map(|lane| [0, 1].map(|heap| (lane, heap)));
+    let roots = (0..ATTACHMENTS * TrafficClass::COUNT).flat_map(|lane| [0, 1].map(|heap| (lane, heap)));
     let held: u32 = roots.map(|(lane, heap)| check(queues, lane, queues.turns.root(lane, heap))).sum();
     assert_eq!(held as usize, queues.len);
     queues.turns.check(&queues.nodes);
@@ -46,14 +46,14 @@ fn spine(queues: &Queues, lane: usize, heap: usize) -> u32 {
     count
 }
 
-const TENANTS: usize = 3;
+const ATTACHMENTS: usize = 3;
 
 /// Class 0, on the clock of `queue`.
-fn push(queues: &mut Queues, queue: usize, due: u64, tenant: u32, by_arrival: bool) -> bool {
+fn push(queues: &mut Queues, queue: usize, due: u64, attachment: u32, by_arrival: bool) -> bool {
     let marks = if queue == TAI { ON_TAI } else { 0 };
     let mut node = Node { due: Instant(due), on_time: true, marks, ..NO_NODE };
     node.place(0, by_arrival);
-    queues.insert(node, &Frame { tenant, ..Frame::empty() })
+    queues.insert(node, &Frame { attachment, ..Frame::empty() })
 }
 
 fn at(nanos: u64) -> Now {
@@ -67,12 +67,12 @@ proptest! {
     fn the_shape_holds_after_every_operation(
         operations in prop::collection::vec((0u8..14, 0usize..2, 0u64..40, 0u32..4), 0..150),
     ) {
-        let (mut queues, mut by_arrival) = (Queues::new(40, TENANTS), false);
-        for (what, queue, due, tenant) in operations {
+        let (mut queues, mut by_arrival) = (Queues::new(40, ATTACHMENTS), false);
+        for (what, queue, due, attachment) in operations {
             match what {
                 0..8 => {
                     let full = queues.len == 40;
-                    prop_assert_eq!(push(&mut queues, queue, due, tenant, by_arrival), !full);
+                    prop_assert_eq!(push(&mut queues, queue, due, attachment, by_arrival), !full);
                 }
                 8..10 => {
                     let first = queues.first(queue).map(|(node, _)| (node.due, node.arrival));
@@ -93,18 +93,18 @@ proptest! {
                 }
                 11 => {
                     let mut count = 0;
-                    queues.remove_tenant(tenant, due as usize % 4, &mut |frame| {
-                        assert_eq!(frame.tenant, tenant);
+                    queues.remove_attachment(attachment, due as usize % 4, &mut |frame| {
+                        assert_eq!(frame.attachment, attachment);
                         count += 1;
                     });
-                    // Tenants 0 and 3 share.
-                    prop_assert!(count <= due % 4 || matches!(tenant, 0 | 3));
+                    // Attachments 0 and 3 share.
+                    prop_assert!(count <= due % 4 || matches!(attachment, 0 | 3));
                 }
                 12 => {
                     by_arrival = due % 2 == 0;
                     queues.rearrange(&mut |node, _| node.place(0, by_arrival));
                 }
-                _ => queues.remove(&mut |frame| frame.tenant == tenant, &mut |_| ()),
+                _ => queues.remove(&mut |frame| frame.attachment == attachment, &mut |_| ()),
             }
             check_all(&queues);
         }

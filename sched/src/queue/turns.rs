@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Turns between the tenants of a class.
+//! Turns between the attachments of a class.
 //!
-//! In: the first frame of each tenant's class, and which tenant was served when. Out: per class and clock, the tenant whose turn it is.
+//! In: the first frame of each attachment's class, and which attachment was served when. Out: per class and clock, the attachment whose
+//! turn it is.
 //! Never: delays a frame; a turn only orders those that are due.
 //!
-//! A tenant stands at the later of two instants: when its first frame is due, and when it was last served. The tenant that has stood
-//! longest is next. So a tenant with thousands of frames for one instant stands behind the others after each of these frames.
+//! An attachment stands at the later of two instants: when its first frame is due, and when it was last served. The attachment that has
+//! stood longest is next. So an attachment with thousands of frames for one instant stands behind the others after each of these
+//! frames.
 //!
 //! ```text
-//!   lane    one tenant in one class: a heap of frames per clock, and its last turn
+//!   lane    one attachment in one class: a heap of frames per clock, and its last turn
 //!   stand   a lane's place in the queue of a class and clock, an array heap that knows where each lane is
 //! ```
 
@@ -19,10 +21,11 @@ use ktsn_model::TrafficClass;
 
 /// No place in a queue.
 const NOWHERE: u32 = u32::MAX;
-/// Numbers of turns are greater than those of arrivals: of two tenants that stand since one instant, the one that was not served goes first.
+/// Numbers of turns are greater than those of arrivals: of two attachments that stand since one instant, the one that was not served
+/// goes first.
 const FIRST_TURN: u64 = 1 << 63;
-/// More tenants than that share places.
-const TENANTS_MAX: usize = 1 << 16;
+/// More attachments than that share places.
+const ATTACHMENTS_MAX: usize = 1 << 16;
 
 /// When a lane was last served, on each clock, and the number of that turn.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +34,7 @@ pub(super) struct Served {
     turn: u64,
 }
 
-/// The frames of one tenant in one class.
+/// The frames of one attachment in one class.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     /// Heaps of frames: one per clock, or the first one for both.
@@ -68,8 +71,8 @@ impl Stand {
 
 #[derive(Debug)]
 pub(super) struct Turns {
-    tenants: u32,
-    /// Those of a tenant side by side.
+    attachments: u32,
+    /// Those of an attachment side by side.
     lanes: Vec<Lane>,
     /// Each made for as many lanes as can stand in it.
     queues: [Vec<Stand>; QUEUES],
@@ -81,12 +84,12 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn new(tenants: usize, capacity: usize) -> Self {
-        let tenants = tenants.clamp(1, TENANTS_MAX);
+    pub(super) fn new(attachments: usize, capacity: usize) -> Self {
+        let attachments = attachments.clamp(1, ATTACHMENTS_MAX);
         Self {
-            tenants: tenants as u32,
-            lanes: alloc::vec![EMPTY; tenants * TrafficClass::COUNT],
-            queues: array::from_fn(|_| Vec::with_capacity(tenants.min(capacity))),
+            attachments: attachments as u32,
+            lanes: alloc::vec![EMPTY; attachments * TrafficClass::COUNT],
+            queues: array::from_fn(|_| Vec::with_capacity(attachments.min(capacity))),
             turn: FIRST_TURN,
             forgotten: FIRST_TURN,
             latest: [Instant::ZERO; CLOCKS],
@@ -101,9 +104,9 @@ impl Turns {
         }
     }
 
-    /// The lane of `tenant` in `class`.
-    pub(super) fn lane(&self, tenant: u32, class: usize) -> usize {
-        let place = if tenant < self.tenants { tenant } else { tenant % self.tenants };
+    /// The lane of `attachment` in `class`.
+    pub(super) fn lane(&self, attachment: u32, class: usize) -> usize {
+        let place = if attachment < self.attachments { attachment } else { attachment % self.attachments };
         place as usize * TrafficClass::COUNT + class
     }
 

@@ -43,7 +43,7 @@ pub struct TimeAwareOptions {
     pub capacity: usize,
     /// How many attachments take turns within a class (at most 65,536), about 800 octets each. Attachment n takes the turns of
     /// n modulo this number.
-    pub tenants: usize,
+    pub attachments: usize,
     /// The link's speed in bit/s. `None` (or 0): unknown, frames take no time and the link is always free.
     pub link_speed: Option<u64>,
     /// From the hand-over to the port to the start on the wire; below 0 counts as 0.
@@ -58,12 +58,12 @@ pub struct TimeAwareOptions {
 impl TimeAwareOptions {
     /// Gates (8.6.8.4): every gate is open until a program is set. No link speed, no hand-over latency, every class in TxTime order.
     #[must_use]
-    pub const fn gates(capacity: usize, tenants: usize) -> Self {
+    pub const fn gates(capacity: usize, attachments: usize) -> Self {
         const CLASS: ClassOptions =
             ClassOptions { order: Order::TxTime, queue_max_sdu: None, shaper: Shaper::StrictPriority };
         Self {
             capacity,
-            tenants,
+            attachments,
             link_speed: None,
             hand_over: Nanos::ZERO,
             has_gates: true,
@@ -73,23 +73,23 @@ impl TimeAwareOptions {
 
     /// The earliest TxTime of the highest class, without gates: what an etf or fq child under a strict-priority parent does.
     #[must_use]
-    pub const fn tx_time(capacity: usize, tenants: usize) -> Self {
-        Self { has_gates: false, ..Self::gates(capacity, tenants) }
+    pub const fn tx_time(capacity: usize, attachments: usize) -> Self {
+        Self { has_gates: false, ..Self::gates(capacity, attachments) }
     }
 
     /// The highest class in order of arrival, without gates (8.6.8.1). A frame with a distant TxTime holds up the later frames of its
     /// own attachment and class, and no others.
     #[must_use]
-    pub fn strict_priority(capacity: usize, tenants: usize) -> Self {
+    pub fn strict_priority(capacity: usize, attachments: usize) -> Self {
         let fifo = ClassOptions { order: Order::Fifo, ..ClassOptions::default() };
-        Self { classes: [fifo; TrafficClass::COUNT], ..Self::tx_time(capacity, tenants) }
+        Self { classes: [fifo; TrafficClass::COUNT], ..Self::tx_time(capacity, attachments) }
     }
 
     /// Strict priority where a class with `credits` leaves only while its credit is not negative (8.6.8.2).
     #[must_use]
     pub fn credit_based(
         capacity: usize,
-        tenants: usize,
+        attachments: usize,
         link_speed: Option<u64>,
         credits: [Option<CreditOptions>; TrafficClass::COUNT],
     ) -> Self {
@@ -98,6 +98,6 @@ impl TimeAwareOptions {
             queue_max_sdu: None,
             shaper: credit.map_or(Shaper::StrictPriority, Shaper::CreditBased),
         };
-        Self { link_speed, classes: credits.map(class), ..Self::tx_time(capacity, tenants) }
+        Self { link_speed, classes: credits.map(class), ..Self::tx_time(capacity, attachments) }
     }
 }

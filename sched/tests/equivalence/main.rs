@@ -46,10 +46,10 @@ classes,
                     prop_assert_eq!(ours.offer(frame, at), theirs.offer(frame, at));
                 }
                 Event::Decide => prop_assert_eq!(ours.decide(at), theirs.decide(at)),
-                Event::Remove { tenant } => {
+                Event::Remove { attachment } => {
                     let (mut here, mut there) = (Vec::new(), Vec::new());
-                    ours.remove(&mut |frame| frame.tenant == *tenant, &mut |frame| here.push(frame));
-                    theirs.remove(&mut |frame| frame.tenant == *tenant, &mut |frame| there.push(frame));
+                    ours.remove(&mut |frame| frame.attachment == *attachment, &mut |frame| here.push(frame));
+                    theirs.remove(&mut |frame| frame.attachment == *attachment, &mut |frame| there.push(frame));
                     prop_assert_eq!(here, there);
                 }
                 Event::Advance(span) => advance(&mut at, *span),

@@ -99,7 +99,7 @@ pub(crate) fn fifo_within_a_class(setup: &Setup, steps: &[Step]) -> Verdict {
         if setup.classes[class].order == Order::TxTime {
             return Ok(());
         }
-        let before = last.insert((class, frame.tenant), frame.id.0);
+        let before = last.insert((class, frame.attachment), frame.id.0);
         let is_later = before.is_none_or(|last| last < frame.id.0);
         ensure(is_later, "overtook", step)
     })
@@ -184,9 +184,13 @@ pub(crate) fn conservation(_: &Setup, steps: &[Step]) -> Verdict {
                 continue;
             }
             What::Decided(Decision::Transmit { frame, .. } | Decision::Drop { frame, .. }) => vec![*frame],
-            What::Removed(tenant, frames) => {
-                ensure(frames.iter().all(|frame| frame.tenant == *tenant), "removed another's", step)?;
-                let left = inside.values().filter(|frame| frame.tenant == *tenant).count();
+            What::Removed(attachment, frames) => {
+                ensure(
+                    frames.iter().all(|frame| frame.attachment == *attachment),
+                    "removed another's",
+                    step,
+                )?;
+                let left = inside.values().filter(|frame| frame.attachment == *attachment).count();
                 ensure(left == frames.len(), "left some behind", step)?;
                 frames.clone()
             }

@@ -40,7 +40,7 @@ fn halves(base_in: i64) -> List {
 fn frame(id: u64, class: u8, octets: u32, at: Now) -> Frame {
     let sent = Sent {
         class,
-        tenant: 0,
+        attachment: 0,
         tx_time_in: None,
         age: 0,
         octets,

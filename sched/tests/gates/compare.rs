@@ -73,8 +73,8 @@ impl Pair {
                     *wake_in = wake_at.ahead_of(*at).get().max(0).unsigned_abs();
                 }
             }
-            Event::Remove(tenant) => {
-                let [ours, wanted] = both.map(|port| port.remove_tenant(*tenant));
+            Event::Remove(attachment) => {
+                let [ours, wanted] = both.map(|port| port.remove_attachment(*attachment));
                 Self::same(*at, &ours, &wanted)?;
             }
             Event::Configure(list) => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The engine as a port under test.
 
-use crate::port::{ClassSetup, Order, Port, Setup, Status, TENANTS};
+use crate::port::{ATTACHMENTS, ClassSetup, Order, Port, Setup, Status};
 use ktsn_model::AdminPort;
 use ktsn_sched::{
     ClassOptions, CreditOptions, Decision, Frame, GateProgram, Refused, Shaper, TimeAware, TimeAwareOptions,
@@ -27,7 +27,7 @@ pub(crate) fn time_aware(setup: &Setup) -> TimeAware {
         link_speed: setup.link_speed,
         hand_over: Nanos::new(setup.hand_over as i64),
         classes: setup.classes.map(options),
-        ..TimeAwareOptions::gates(setup.capacity, TENANTS as usize)
+        ..TimeAwareOptions::gates(setup.capacity, ATTACHMENTS as usize)
     })
 }
 
@@ -42,9 +42,9 @@ impl Port for TimeAware {
     fn decide(&mut self, now: Now) -> Decision {
         TimeAware::decide(self, now)
     }
-    fn remove_tenant(&mut self, tenant: u32) -> Vec<Frame> {
+    fn remove_attachment(&mut self, attachment: u32) -> Vec<Frame> {
         let mut gone = Vec::new();
-        TimeAware::remove(self, &mut |frame| frame.tenant == tenant, &mut |frame| gone.push(frame));
+        TimeAware::remove(self, &mut |frame| frame.attachment == attachment, &mut |frame| gone.push(frame));
         // Removed in no particular order: the arrival's is the id's.
         gone.sort_by_key(|frame| frame.id.0);
         gone

@@ -85,7 +85,7 @@ fn frame(id: u64, call: &Call, now: Now) -> Option<Frame> {
     let Call::Offer { class, tx_time, octets, horizon, deadline } = *call else { return None };
     Some(Frame {
         id: FrameId(id),
-        tenant: 0,
+        attachment: 0,
         class: TrafficClass::new(class).ok()?,
         tx_time: tx_time.map(|(is_tai, at)| {
             if is_tai {

@@ -23,7 +23,7 @@ pub(crate) struct ClassSetup {
 }
 
 /// So many attachments take turns; the worlds draw fewer.
-pub(crate) const TENANTS: u32 = 4;
+pub(crate) const ATTACHMENTS: u32 = 4;
 
 /// What a port is made of.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ impl Wanted {
 pub(crate) trait Port {
     fn offer(&mut self, frame: Frame, now: Now) -> Result<(), Refused>;
     fn decide(&mut self, now: Now) -> Decision;
-    fn remove_tenant(&mut self, tenant: u32) -> Vec<Frame>;
+    fn remove_attachment(&mut self, attachment: u32) -> Vec<Frame>;
     fn set_admin(&mut self, admin: &AdminPort, now: Now);
     fn status(&mut self, now: Now) -> Status;
     fn set_hand_over(&mut self, hand_over: u64);
@@ -126,8 +126,8 @@ impl Port for Reference {
     fn decide(&mut self, now: Now) -> Decision {
         self.wanted(now).decision(now)
     }
-    fn remove_tenant(&mut self, tenant: u32) -> Vec<Frame> {
-        self.remove(|frame| frame.tenant == tenant)
+    fn remove_attachment(&mut self, attachment: u32) -> Vec<Frame> {
+        self.remove(|frame| frame.attachment == attachment)
     }
     fn set_admin(&mut self, admin: &AdminPort, now: Now) {
         self.configure(admin, now);

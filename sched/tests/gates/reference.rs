@@ -6,7 +6,7 @@
 //! its edge; written from the page of rules, never from the engine.
 
 use crate::credit::Credit;
-use crate::port::{ClassSetup, Order, Status, TENANTS, Wanted};
+use crate::port::{ATTACHMENTS, ClassSetup, Order, Status, Wanted};
 use crate::timeline::Timeline;
 use crate::turn_rule::Rule;
 use ktsn_model::{AdminPort, DropReason, LatePolicy};
@@ -80,7 +80,7 @@ impl Reference {
             capacity,
             arrivals: 0,
             waiting: Vec::new(),
-            rule: Rule::new(TENANTS),
+            rule: Rule::new(ATTACHMENTS),
             link_speed: link_speed.filter(|&speed| speed > 0),
             hand_over: hand_over.into(),
             classes,

@@ -309,7 +309,7 @@ fn handed_over(make: Make, flood: &Flood, with_flood: bool) -> Vec<u64> {
 fn ordinary() -> Sent {
     Sent {
         class: 0,
-        tenant: 0,
+        attachment: 0,
         tx_time_in: None,
         age: 0,
         octets: 1,

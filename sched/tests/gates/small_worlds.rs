@@ -15,7 +15,7 @@ const STATES: [u8; 4] = [0x00, 0x01, 0x80, 0x81];
 fn frame(class: u8, octets: u32, tx_time_in: Option<(i64, bool)>) -> Event {
     Event::Offer(Sent {
         class,
-        tenant: 0,
+        attachment: 0,
         tx_time_in,
         age: 0,
         octets,

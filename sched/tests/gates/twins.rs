@@ -199,8 +199,8 @@ impl<const FAULT: usize> Port for Twin<FAULT> {
         self.spoiled(decision, seen)
     }
 
-    fn remove_tenant(&mut self, tenant: u32) -> Vec<Frame> {
-        let removed = self.inner.remove_tenant(tenant);
+    fn remove_attachment(&mut self, attachment: u32) -> Vec<Frame> {
+        let removed = self.inner.remove_attachment(attachment);
         removed.iter().map(|frame| self.restored(frame)).collect()
     }
 

@@ -5,7 +5,7 @@
 //! knows the rules of the wire and of the gates, nothing of how a port decides.
 
 use crate::machines::Machines;
-use crate::port::{ClassSetup, Order, Setup, TENANTS};
+use crate::port::{ATTACHMENTS, ClassSetup, Order, Setup};
 use crate::turn_rule::Rule;
 use crate::world::{BEGIN, Step, What};
 use ktsn_model::LatePolicy;
@@ -68,7 +68,7 @@ impl Watch {
             machines: Machines::new(),
             ticked: BEGIN - 1,
             queued: Vec::new(),
-            rule: Rule::new(TENANTS),
+            rule: Rule::new(ATTACHMENTS),
             classes: setup.classes,
             hand_over: setup.hand_over,
             link_speed: setup.link_speed,

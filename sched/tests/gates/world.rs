@@ -50,7 +50,7 @@ impl List {
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) class: u8,
-    pub(crate) tenant: u32,
+    pub(crate) attachment: u32,
     /// Nanoseconds ahead, and whether on TAI.
     pub(crate) tx_time_in: Option<(i64, bool)>,
     pub(crate) age: i64,
@@ -69,7 +69,7 @@ impl Sent {
         });
         Frame {
             id: FrameId(id),
-            tenant: self.tenant,
+            attachment: self.attachment,
             class: TrafficClass::new(self.class).unwrap(),
             tx_time,
             pushed_at: at.monotonic.saturating_sub(Nanos::new(self.age)),
@@ -167,7 +167,7 @@ pub(crate) fn run(port: &mut dyn Port, world: &World) -> Vec<Step> {
                 }
                 steps.push(Step { at, what: What::Decided(decision) });
             },
-            Event::Remove(tenant) => What::Removed(*tenant, port.remove_tenant(*tenant)),
+            Event::Remove(attachment) => What::Removed(*attachment, port.remove_attachment(*attachment)),
             Event::Configure(list) => {
                 let admin = list.admin(at);
                 port.set_admin(&admin, at);
@@ -248,9 +248,9 @@ pub(crate) fn sent() -> impl Strategy<Value = Sent> {
     let horizon = prop_oneof![6 => Just(i64::MAX), 1 => 20i64..60];
     let octets = prop_oneof![4 => 1u32..9, 1 => 1u32..40];
     (class, 0u32..3, asks, -4i64..16, octets, 0u32..20, late, (overrun_limit, horizon)).prop_map(
-        |(class, tenant, tx_time_in, age, octets, sdu_octets, late, (overrun_limit, horizon))| Sent {
+        |(class, attachment, tx_time_in, age, octets, sdu_octets, late, (overrun_limit, horizon))| Sent {
             class,
-            tenant,
+            attachment,
             tx_time_in,
             age,
             octets,

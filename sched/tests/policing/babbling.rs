@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A babbling talker behind a flow meter, a paced link behind both: by how much another tenant's frame is delayed. The bounds are
+//! A babbling talker behind a flow meter, a paced link behind both: by how much another attachment's frame is delayed. The bounds are
 //! those of docs/guide/guarantees.md.
 
 use crate::{at, metered};
@@ -14,10 +14,10 @@ const LONGEST: u32 = 1_592;
 const VICTIM: u32 = 0;
 const BABBLER: u32 = 1;
 
-fn frame(id: u64, tenant: u32, class: u8, wire_octets: u32, tx_time: Option<u64>, now: u64) -> Frame {
+fn frame(id: u64, attachment: u32, class: u8, wire_octets: u32, tx_time: Option<u64>, now: u64) -> Frame {
     Frame {
         id: FrameId(id),
-        tenant,
+        attachment,
         class: TrafficClass::new(class).unwrap(),
         tx_time: tx_time.map(|tx_time| TxTime::Monotonic(Monotonic::from_nanos(tx_time))),
         pushed_at: Monotonic::from_nanos(now),
@@ -29,7 +29,7 @@ fn frame(id: u64, tenant: u32, class: u8, wire_octets: u32, tx_time: Option<u64>
     }
 }
 
-/// Sends both tenants' frames; gives back by how much the victim's were delayed.
+/// Sends both attachments' frames; gives back by how much the victim's were delayed.
 fn delays(
     meter: FlowMeter,
     (victim_class, babbler_class): (u8, u8),
@@ -48,12 +48,12 @@ fn delays(
         arrivals
             .push((now, frame(id, BABBLER, babbler_class, octets, gather_at.filter(|&due| due > now), now)));
     }
-    arrivals.sort_by_key(|&(now, frame)| (now, frame.tenant != BABBLER));
+    arrivals.sort_by_key(|&(now, frame)| (now, frame.attachment != BABBLER));
     let mut arrivals = arrivals.into_iter().peekable();
     let (mut now, mut delays) = (0, Vec::new());
     loop {
         while let Some((_, frame)) = arrivals.next_if(|&(due, _)| due <= now) {
-            let is_policed = frame.tenant == BABBLER && {
+            let is_policed = frame.attachment == BABBLER && {
                 let Frame { sdu_octets, wire_octets, .. } = frame;
                 let judged = police.judge(None, Priority::default(), sdu_octets, wire_octets, at(now));
                 judged == Judged::Drop(DropReason::Policed)
@@ -64,7 +64,7 @@ fn delays(
         }
         let next = arrivals.peek().map(|&(due, _)| due);
         match link.decide(at(now)) {
-            Decision::Transmit { frame, .. } if frame.tenant == VICTIM => {
+            Decision::Transmit { frame, .. } if frame.attachment == VICTIM => {
                 delays.push(now - victims[frame.id.0 as usize]);
             }
             Decision::Transmit { .. } => {}

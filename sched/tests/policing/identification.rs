@@ -16,7 +16,7 @@ fn entry(matches: StreamMatch, stream: u32) -> StreamIdentity {
 
 fn any_flow() -> StreamMatch {
     StreamMatch::Ip {
-        tenant: None,
+        attachment: None,
         source: None,
         destination: None,
         protocol: None,
@@ -26,7 +26,7 @@ fn any_flow() -> StreamMatch {
 }
 
 fn frame(vlan: Option<u16>, flow: Option<FlowKey>) -> FrameKey {
-    FrameKey { tenant: 3, destination: MAC, vlan, flow }
+    FrameKey { attachment: 3, destination: MAC, vlan, flow }
 }
 
 fn udp() -> FlowKey {
@@ -51,27 +51,27 @@ fn clause_6_4_destination_and_vlan_untagged_is_not_any() {
     assert_eq!(table.identify(&frame(Some(6), None)), None);
 }
 
-/// A tenant as a whole: frames that are no IP packets are no way around its meter.
+/// An attachment as a whole: frames that are no IP packets are no way around its meter.
 #[test]
 fn every_frame_of_an_attachment() {
     let table = StreamIdentification::new(&[
-        entry(StreamMatch::All { tenant: Some(4) }, 1),
-        entry(StreamMatch::All { tenant: Some(3) }, 2),
+        entry(StreamMatch::All { attachment: Some(4) }, 1),
+        entry(StreamMatch::All { attachment: Some(3) }, 2),
     ])
     .unwrap();
     for key in [frame(None, None), frame(Some(5), None), frame(None, Some(udp()))] {
         assert_eq!(table.identify(&key), Some(StreamHandle(2)));
     }
-    let any = StreamIdentification::new(&[entry(StreamMatch::All { tenant: None }, 9)]).unwrap();
+    let any = StreamIdentification::new(&[entry(StreamMatch::All { attachment: None }, 9)]).unwrap();
     assert_eq!(any.identify(&frame(None, None)), Some(StreamHandle(9)));
 }
 
 #[test]
 fn the_first_entry_that_matches_counts() {
-    let of_tenant = |wanted| match any_flow() {
+    let of_attachment = |wanted| match any_flow() {
         StreamMatch::Ip { source, destination, protocol, source_port, destination_port, .. } => {
             StreamMatch::Ip {
-                tenant: Some(wanted),
+                attachment: Some(wanted),
                 source,
                 destination,
                 protocol,
@@ -81,9 +81,12 @@ fn the_first_entry_that_matches_counts() {
         }
         other @ (StreamMatch::MacVlan { .. } | StreamMatch::All { .. }) => other,
     };
-    let table =
-        StreamIdentification::new(&[entry(of_tenant(4), 1), entry(any_flow(), 2), entry(of_tenant(3), 3)])
-            .unwrap();
+    let table = StreamIdentification::new(&[
+        entry(of_attachment(4), 1),
+        entry(any_flow(), 2),
+        entry(of_attachment(3), 3),
+    ])
+    .unwrap();
     assert_eq!(table.identify(&frame(None, Some(udp()))), Some(StreamHandle(2)));
     assert_eq!(table.identify(&frame(None, None)), None);
 }
@@ -122,17 +125,12 @@ fn port() -> impl Strategy<Value = Option<u16>> {
 
 fn stream_match() -> impl Strategy<Value = StreamMatch> {
     let ip = (prop::option::of(0u32..2), prefix(), prefix(), prop::option::of(16u8..18), port(), port())
-        .prop_map(|(tenant, source, destination, protocol, source_port, destination_port)| StreamMatch::Ip {
-            tenant,
-            source,
-            destination,
-            protocol,
-            source_port,
-            destination_port,
+        .prop_map(|(attachment, source, destination, protocol, source_port, destination_port)| {
+            StreamMatch::Ip { attachment, source, destination, protocol, source_port, destination_port }
         });
     let mac = (0u8..2, prop::option::of(1u16..3))
         .prop_map(|(last, vlan)| StreamMatch::MacVlan { destination: [2, 0, 0, 0, 0, last], vlan });
-    let all = prop::option::of(0u32..2).prop_map(|tenant| StreamMatch::All { tenant });
+    let all = prop::option::of(0u32..2).prop_map(|attachment| StreamMatch::All { attachment });
     prop_oneof![6 => ip, 2 => mac, 1 => all]
 }
 
@@ -166,21 +164,21 @@ proptest! {
         }
         let entries: Vec<_> = distinct.iter().zip(0..).map(|(&m, n)| entry(m, n)).collect();
         let table = StreamIdentification::new(&entries).unwrap();
-        for ((tenant, last, vlan), flow) in frames {
+        for ((attachment, last, vlan), flow) in frames {
             let flow = flow.map(|(source, destination, protocol, source_port, destination_port)| {
                 FlowKey { source, destination, protocol, source_port, destination_port }
             });
-            let frame = FrameKey { tenant, destination: [2, 0, 0, 0, 0, last], vlan, flow };
+            let frame = FrameKey { attachment, destination: [2, 0, 0, 0, 0, last], vlan, flow };
             let mut expected = None;
             for e in entries.iter().rev() {
                 let matches = match (e.matches, flow) {
                     (StreamMatch::MacVlan { destination, vlan: wanted }, _) => {
                         destination[5] == last && wanted == vlan
                     }
-                    (StreamMatch::All { tenant: t }, _) => t.is_none() || t == Some(tenant),
+                    (StreamMatch::All { attachment: t }, _) => t.is_none() || t == Some(attachment),
                     (StreamMatch::Ip { .. }, None) => false,
-                    (StreamMatch::Ip { tenant: t, source, destination, protocol, source_port, destination_port }, Some(f)) => {
-                        (t.is_none() || t == Some(tenant))
+                    (StreamMatch::Ip { attachment: t, source, destination, protocol, source_port, destination_port }, Some(f)) => {
+                        (t.is_none() || t == Some(attachment))
                             && (protocol.is_none() || protocol == Some(f.protocol))
                             && (source_port.is_none() || source_port == f.source_port)
                             && (destination_port.is_none() || destination_port == f.destination_port)

@@ -43,7 +43,7 @@ fn nothing_allocates_after_new() {
     let entries: Vec<_> = (0..256u16)
         .map(|n| StreamIdentity {
             matches: StreamMatch::Ip {
-                tenant: None,
+                attachment: None,
                 source: None,
                 destination: None,
                 protocol: Some(17),
@@ -67,7 +67,7 @@ fn nothing_allocates_after_new() {
             source_port: Some(1),
             destination_port: Some((n % 300) as u16),
         };
-        let key = FrameKey { tenant: 0, destination: [2; 6], vlan: None, flow: Some(flow) };
+        let key = FrameKey { attachment: 0, destination: [2; 6], vlan: None, flow: Some(flow) };
         match police.judge(table.identify(&key), priority(3), 1_000, 1_038, now) {
             Judged::Pass { .. } => passed += 1,
             Judged::Drop(_) => dropped += 1,

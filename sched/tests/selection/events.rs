@@ -12,7 +12,7 @@ use proptest::prelude::*;
 pub(crate) enum Event {
     Offer(Sent),
     Decide,
-    Remove { tenant: u32 },
+    Remove { attachment: u32 },
     Advance(u64),
     StepTai(i64),
 }
@@ -20,7 +20,7 @@ pub(crate) enum Event {
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) class: u8,
-    pub(crate) tenant: u32,
+    pub(crate) attachment: u32,
     pub(crate) asks: Asks,
     pub(crate) age: i64,
     pub(crate) late: LatePolicy,
@@ -54,7 +54,7 @@ impl Sent {
         };
         Frame {
             id: FrameId(id),
-            tenant: self.tenant,
+            attachment: self.attachment,
             class: class(self.class),
             tx_time: asked,
             pushed_at: now.monotonic.saturating_sub(Nanos::new(self.age)),
@@ -86,9 +86,9 @@ pub(crate) fn sent() -> impl Strategy<Value = Sent> {
     let horizon = prop_oneof![3 => 8i64..30, 1 => any::<i64>()];
     let class = prop_oneof![2 => prop::sample::select(vec![0u8, 7]), 1 => 0u8..8];
     (class, 0u32..3, asks, age, late, overrun_limit, horizon).prop_map(
-        |(class, tenant, asks, age, late, overrun_limit, horizon)| Sent {
+        |(class, attachment, asks, age, late, overrun_limit, horizon)| Sent {
             class,
-            tenant,
+            attachment,
             asks,
             age,
             late,
@@ -104,7 +104,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         8 => Just(Event::Decide),
         6 => (1u64..10).prop_map(Event::Advance),
         2 => (-30i64..30).prop_map(Event::StepTai),
-        1 => (0u32..3).prop_map(|tenant| Event::Remove { tenant }),
+        1 => (0u32..3).prop_map(|attachment| Event::Remove { attachment }),
     ]
 }
 

@@ -23,11 +23,11 @@ pub(crate) fn flood(s: &mut TimeAware, rounds: u64, step: u64) {
             let at = start + (seed >> 33) % 5_000;
             let tx_time = if seed >> 63 == 0 { tai(at) } else { mono(at) };
             let class = class((seed >> 40) as u8 % 8);
-            let f = Frame { class, tenant: id as u32 % 5, ..frame(id, Some(tx_time)) };
+            let f = Frame { class, attachment: id as u32 % 5, ..frame(id, Some(tx_time)) };
             refused += u64::from(s.offer(f, now(start, start)).is_err());
         }
-        s.remove(&mut |f| f.tenant == 3, &mut |_| removed += 1);
-        while s.remove_tenant(2, 7, &mut |_| removed += 1) {}
+        s.remove(&mut |f| f.attachment == 3, &mut |_| removed += 1);
+        while s.remove_attachment(2, 7, &mut |_| removed += 1) {}
         let mut at = start;
         loop {
             match s.decide(now(at, at)) {

@@ -36,8 +36,8 @@ fn run(
                     queued.remove(&frame.id.0);
                 }
             }
-            Event::Remove { tenant } => {
-                selection.remove(&mut |frame| frame.tenant == *tenant, &mut |frame| {
+            Event::Remove { attachment } => {
+                selection.remove(&mut |frame| frame.attachment == *attachment, &mut |frame| {
                     queued.remove(&frame.id.0);
                 });
             }
@@ -66,10 +66,10 @@ proptest! {
                     prop_assert_eq!(selection.offer(frame, at), reference.offer(frame, at));
                 }
                 Event::Decide => prop_assert_eq!(selection.decide(at), reference.decide(at)),
-                Event::Remove { tenant } => {
+                Event::Remove { attachment } => {
                     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-                    selection.remove(&mut |f| f.tenant == *tenant, &mut |f| ours.push(f.id.0));
-                    reference.remove(&mut |f| f.tenant == *tenant, &mut |f| theirs.push(f.id.0));
+                    selection.remove(&mut |f| f.attachment == *attachment, &mut |f| ours.push(f.id.0));
+                    reference.remove(&mut |f| f.attachment == *attachment, &mut |f| theirs.push(f.id.0));
                     ours.sort_unstable();
                     prop_assert_eq!(ours, theirs);
                 }
@@ -115,11 +115,11 @@ proptest! {
                     }
                     Decision::WakeAt { .. } | Decision::Idle => {}
                 },
-                Event::Remove { tenant } => {
+                Event::Remove { attachment } => {
                     let mut taken = Vec::new();
-                    selection.remove(&mut |f| f.tenant == *tenant, &mut |f| taken.push(f));
+                    selection.remove(&mut |f| f.attachment == *attachment, &mut |f| taken.push(f));
                     for frame in taken {
-                        prop_assert_eq!(frame.tenant, *tenant);
+                        prop_assert_eq!(frame.attachment, *attachment);
                         leave(&mut gone, frame)?;
                     }
                 }
@@ -302,9 +302,9 @@ proptest! {
                     };
                     prop_assert_eq!(there.decide(moved(at)), expected);
                 }
-                Event::Remove { tenant } => {
-                    here.remove(&mut |f| f.tenant == *tenant, &mut |_| ());
-                    there.remove(&mut |f| f.tenant == *tenant, &mut |_| ());
+                Event::Remove { attachment } => {
+                    here.remove(&mut |f| f.attachment == *attachment, &mut |_| ());
+                    there.remove(&mut |f| f.attachment == *attachment, &mut |_| ());
                 }
                 Event::Advance(span) => advance(&mut at, *span),
                 Event::StepTai(span) => step_tai(&mut at, *span),

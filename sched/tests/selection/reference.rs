@@ -46,23 +46,23 @@ impl Waiting {
 }
 
 impl Reference {
-    pub(crate) fn new(capacity: usize, tenants: u32) -> Self {
-        let rule = Rule::new(tenants);
+    pub(crate) fn new(capacity: usize, attachments: u32) -> Self {
+        let rule = Rule::new(attachments);
         Self { capacity, by_arrival: false, arrivals: 0, front: -1, waiting: Vec::new(), rule }
     }
 
-    pub(crate) fn by_arrival(capacity: usize, tenants: u32) -> Self {
-        Self { by_arrival: true, ..Self::new(capacity, tenants) }
+    pub(crate) fn by_arrival(capacity: usize, attachments: u32) -> Self {
+        Self { by_arrival: true, ..Self::new(capacity, attachments) }
     }
 
-    /// How many frames of `tenant` wait.
-    pub(crate) fn count(&self, tenant: u32) -> usize {
-        self.waiting.iter().filter(|w| w.frame.tenant == tenant).count()
+    /// How many frames of `attachment` wait.
+    pub(crate) fn count(&self, attachment: u32) -> usize {
+        self.waiting.iter().filter(|w| w.frame.attachment == attachment).count()
     }
 
     /// How many frames wait of those from `places` on, who share.
     pub(crate) fn count_beyond(&self, places: u32) -> usize {
-        self.waiting.iter().filter(|w| w.frame.tenant >= places).count()
+        self.waiting.iter().filter(|w| w.frame.attachment >= places).count()
     }
 
     pub(crate) fn len(&self) -> usize {

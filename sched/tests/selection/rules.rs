@@ -301,14 +301,14 @@ fn a_queue_without_room_refuses_everything() {
 fn remove_takes_what_is_named_and_keeps_the_order_of_the_rest() {
     let mut s = TimeAware::new(TimeAwareOptions::tx_time(64, 4));
     for id in 0..64 {
-        let f = Frame { tenant: (id % 3) as u32, ..pushed(id, mono(1_000 - id * 7), 10) };
+        let f = Frame { attachment: (id % 3) as u32, ..pushed(id, mono(1_000 - id * 7), 10) };
         assert_eq!(s.offer(f, now(20, 0)), Ok(()));
     }
     let (mut asked, mut taken) = (0, Vec::new());
     s.remove(
         &mut |f| {
             asked += 1;
-            f.tenant == 1
+            f.attachment == 1
         },
         &mut |f| taken.push(f.id.0),
     );

@@ -15,7 +15,7 @@ pub(crate) type Rank = (i128, Reverse<(bool, i128)>, i128, Reverse<i128>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
-    tenants: u32,
+    attachments: u32,
     served: HashMap<(u32, u8), Turn>,
     count: i128,
     latest: Option<Now>,
@@ -28,13 +28,13 @@ fn clock(now: Now, on_tai: bool) -> i128 {
 }
 
 impl Rule {
-    pub(crate) fn new(tenants: u32) -> Self {
-        Self { tenants, served: HashMap::new(), count: 0, latest: None, last: None }
+    pub(crate) fn new(attachments: u32) -> Self {
+        Self { attachments, served: HashMap::new(), count: 0, latest: None, last: None }
     }
 
     /// Attachment and class: those who take turns.
     pub(crate) fn place(&self, frame: &Frame) -> (u32, u8) {
-        (frame.tenant % self.tenants, frame.class.get())
+        (frame.attachment % self.attachments, frame.class.get())
     }
 
     /// A clock that shows an instant before the last turn makes all turns void.

@@ -14,34 +14,34 @@ use proptest::prelude::{
 use proptest::test_runner::{Config, TestCaseError};
 use std::collections::HashMap;
 
-fn time_aware(order: Order, capacity: usize, tenants: usize) -> TimeAware {
+fn time_aware(order: Order, capacity: usize, attachments: usize) -> TimeAware {
     TimeAware::new(TimeAwareOptions {
         classes: [ClassOptions { order, ..ClassOptions::default() }; 8],
-        ..TimeAwareOptions::gates(capacity, tenants)
+        ..TimeAwareOptions::gates(capacity, attachments)
     })
 }
 
 /// Strategies in TxTime order within an attachment, and those in order of arrival.
-fn strategies(by_arrival: bool, capacity: usize, tenants: usize) -> [TimeAware; 2] {
+fn strategies(by_arrival: bool, capacity: usize, attachments: usize) -> [TimeAware; 2] {
     if by_arrival {
         [
-            TimeAware::new(TimeAwareOptions::strict_priority(capacity, tenants)),
-            time_aware(Order::Fifo, capacity, tenants),
+            TimeAware::new(TimeAwareOptions::strict_priority(capacity, attachments)),
+            time_aware(Order::Fifo, capacity, attachments),
         ]
     } else {
         [
-            TimeAware::new(TimeAwareOptions::tx_time(capacity, tenants)),
-            time_aware(Order::TxTime, capacity, tenants),
+            TimeAware::new(TimeAwareOptions::tx_time(capacity, attachments)),
+            time_aware(Order::TxTime, capacity, attachments),
         ]
     }
 }
 
-fn all(capacity: usize, tenants: usize) -> impl Iterator<Item = TimeAware> {
-    [false, true].into_iter().flat_map(move |by_arrival| strategies(by_arrival, capacity, tenants))
+fn all(capacity: usize, attachments: usize) -> impl Iterator<Item = TimeAware> {
+    [false, true].into_iter().flat_map(move |by_arrival| strategies(by_arrival, capacity, attachments))
 }
 
-fn of(tenant: u32, id: u64, tx_time: TxTime) -> Frame {
-    Frame { tenant, ..frame(id, Some(tx_time)) }
+fn of(attachment: u32, id: u64, tx_time: TxTime) -> Frame {
+    Frame { attachment, ..frame(id, Some(tx_time)) }
 }
 
 /// Offers `frames` of class 0 and gives back the order in which they leave at `at`, all at one reading of the clock.
@@ -95,7 +95,7 @@ fn in_order_of_arrival_a_distant_txtime_holds_up_its_own_attachment_alone() {
 #[test]
 fn a_turn_outlives_the_frames() {
     for mut s in all(8, 4) {
-        let late = |tenant, id| Frame { overrun_limit: Nanos::new(50), ..of(tenant, id, mono(0)) };
+        let late = |attachment, id| Frame { overrun_limit: Nanos::new(50), ..of(attachment, id, mono(0)) };
         s.offer(late(0, 1), now(100, 100)).unwrap();
         assert_eq!(transmitted(&decide_all(&mut s, now(100, 100))), [1]);
         // Both are due since 51; attachment 1 was not served since.
@@ -149,7 +149,7 @@ fn an_attachment_is_removed_in_steps() {
         let mut taken = Vec::new();
         for (most, is_more) in [(0, true), (7, true), (12, true), (1, false), (5, false)] {
             let before = taken.len();
-            assert_eq!(s.remove_tenant(1, most, &mut |frame| taken.push(frame.id.0)), is_more);
+            assert_eq!(s.remove_attachment(1, most, &mut |frame| taken.push(frame.id.0)), is_more);
             assert!(taken.len() - before <= most);
         }
         taken.sort_unstable();
@@ -157,7 +157,7 @@ fn an_attachment_is_removed_in_steps() {
         assert_eq!(transmitted(&decide_all(&mut s, now(100, 100))).len(), 20);
         // Nothing of it is there, of others is: none are taken, not even where they share a place.
         s.offer(of(5, 50, tai(200)), now(100, 100)).unwrap();
-        assert!(!s.remove_tenant(1, 5, &mut |frame| panic!("{frame:?}")));
+        assert!(!s.remove_attachment(1, 5, &mut |frame| panic!("{frame:?}")));
         assert_eq!(s.len(), 1);
     }
 }
@@ -169,14 +169,15 @@ enum Turn {
     /// What was transmitted last comes back, if it is gone.
     PutBack,
     RemoveSome {
-        tenant: u32,
+        attachment: u32,
         most: usize,
     },
 }
 
-fn turn(tenants: u32) -> impl Draw<Value = Turn> {
-    let sent =
-        move || (events::sent(), 0..tenants).prop_map(|(sent, tenant)| events::Sent { tenant, ..sent });
+fn turn(attachments: u32) -> impl Draw<Value = Turn> {
+    let sent = move || {
+        (events::sent(), 0..attachments).prop_map(|(sent, attachment)| events::Sent { attachment, ..sent })
+    };
     prop_oneof![
         12 => sent().prop_map(Event::Offer).prop_map(Turn::World),
         // Many frames for few instants of one class.
@@ -185,8 +186,8 @@ fn turn(tenants: u32) -> impl Draw<Value = Turn> {
         6 => (1u64..10).prop_map(|span| Turn::World(Event::Advance(span))),
         1 => (-30i64..30).prop_map(|span| Turn::World(Event::StepTai(span))),
         3 => Just(Turn::PutBack),
-        1 => (0..tenants).prop_map(|tenant| Turn::World(Event::Remove { tenant })),
-        1 => (0..tenants, 0usize..4).prop_map(|(tenant, most)| Turn::RemoveSome { tenant, most }),
+        1 => (0..attachments).prop_map(|attachment| Turn::World(Event::Remove { attachment })),
+        1 => (0..attachments, 0usize..4).prop_map(|(attachment, most)| Turn::RemoveSome { attachment, most }),
     ]
 }
 
@@ -213,23 +214,25 @@ impl Pair {
                     self.last = Some(frame);
                 }
             }
-            Turn::World(Event::Remove { tenant }) => {
+            Turn::World(Event::Remove { attachment }) => {
                 let (mut gone, mut wanted) = (Vec::new(), Vec::new());
-                ours.remove(&mut |f| f.tenant == *tenant, &mut |f| gone.push(f.id.0));
-                theirs.remove(&mut |f| f.tenant == *tenant, &mut |f| wanted.push(f.id.0));
+                ours.remove(&mut |f| f.attachment == *attachment, &mut |f| gone.push(f.id.0));
+                theirs.remove(&mut |f| f.attachment == *attachment, &mut |f| wanted.push(f.id.0));
                 gone.sort_unstable();
                 wanted.sort_unstable();
                 prop_assert_eq!(gone, wanted);
             }
-            Turn::RemoveSome { tenant, most } => {
+            Turn::RemoveSome { attachment, most } => {
                 let mut gone: Vec<FrameId> = Vec::new();
-                let is_more = ours.remove_tenant(*tenant, *most, &mut |f| gone.push(f.id));
+                let is_more = ours.remove_attachment(*attachment, *most, &mut |f| gone.push(f.id));
                 let mut count = 0;
-                theirs.remove(&mut |f| f.tenant == *tenant && gone.contains(&f.id), &mut |_| count += 1);
+                theirs.remove(&mut |f| f.attachment == *attachment && gone.contains(&f.id), &mut |_| {
+                    count += 1;
+                });
                 prop_assert_eq!(count, gone.len(), "another's, or one twice");
-                let left = theirs.count(*tenant);
+                let left = theirs.count(*attachment);
                 prop_assert!(is_more || left == 0, "{} are left", left);
-                if *tenant < self.places && theirs.count_beyond(self.places) == 0 {
+                if *attachment < self.places && theirs.count_beyond(self.places) == 0 {
                     prop_assert_eq!((gone.len() <= *most, is_more), (true, left > 0));
                 }
             }
@@ -285,9 +288,9 @@ fn overtaken(
     offers.sort_by_key(|offer| offer.3);
     let mut offers = offers.into_iter().peekable();
     loop {
-        while let Some(&(tenant, on_tai, due, _)) = offers.next_if(|offer| 100 + offer.3 <= at) {
+        while let Some(&(attachment, on_tai, due, _)) = offers.next_if(|offer| 100 + offer.3 <= at) {
             let tx_time = if on_tai { tai(150 + due + ahead) } else { mono(150 + due) };
-            let f = of(tenant, count, tx_time);
+            let f = of(attachment, count, tx_time);
             count += 1;
             let offered = s.offer(f, now(at, at + ahead));
             prop_assert!(offered.is_ok());
@@ -299,19 +302,19 @@ fn overtaken(
                 let is_due =
                     |f: &Frame| f.tx_time.is_some_and(|due| due.ahead_of(now(at, at + ahead)).get() <= 0);
                 let first: HashMap<u32, u64> = queued.values().fold(HashMap::new(), |mut first, (f, _)| {
-                    let id = first.entry(f.tenant).or_insert(f.id.0);
+                    let id = first.entry(f.attachment).or_insert(f.id.0);
                     *id = f.id.0.min(*id);
                     first
                 });
-                let is_first = |f: &Frame| !by_arrival || first[&f.tenant] == f.id.0;
+                let is_first = |f: &Frame| !by_arrival || first[&f.attachment] == f.id.0;
                 for (waiting, others) in queued.values_mut().filter(|(f, _)| is_due(f) && is_first(f)) {
-                    if waiting.tenant == frame.tenant {
+                    if waiting.attachment == frame.attachment {
                         // It waits for its own, too: the others may go once more.
                         others.clear();
                         continue;
                     }
-                    prop_assert!(!others.contains(&frame.tenant), "{waiting:?} waits for {frame:?}");
-                    others.push(frame.tenant);
+                    prop_assert!(!others.contains(&frame.attachment), "{waiting:?} waits for {frame:?}");
+                    others.push(frame.attachment);
                 }
                 at += pace;
             }
@@ -354,7 +357,7 @@ proptest! {
 /// Three attachments, two clocks, two instants, and every order of six offers and decisions.
 #[test]
 fn every_small_world_of_turns() {
-    let offer = |tenant, at: TxTime| Some((tenant, at));
+    let offer = |attachment, at: TxTime| Some((attachment, at));
     let choices =
         [offer(0, tai(3)), offer(0, mono(3)), offer(1, tai(3)), offer(1, mono(4)), offer(2, tai(4)), None];
     for by_arrival in [false, true] {
@@ -364,8 +367,8 @@ fn every_small_world_of_turns() {
                 let (mut at, mut last) = (2, None);
                 for (id, &pick) in picks.iter().enumerate() {
                     match choices[pick] {
-                        Some((tenant, tx_time)) => {
-                            let f = of(tenant, id as u64, tx_time);
+                        Some((attachment, tx_time)) => {
+                            let f = of(attachment, id as u64, tx_time);
                             assert_eq!(ours.offer(f, now(at, at)), theirs.offer(f, now(at, at)));
                         }
                         None => {

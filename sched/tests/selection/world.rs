@@ -26,7 +26,7 @@ pub(crate) fn class(value: u8) -> TrafficClass {
 pub(crate) fn frame(id: u64, tx_time: Option<TxTime>) -> Frame {
     Frame {
         id: FrameId(id),
-        tenant: 0,
+        attachment: 0,
         class: class(0),
         tx_time,
         pushed_at: Monotonic::ZERO,

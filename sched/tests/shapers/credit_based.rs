@@ -68,11 +68,11 @@ fn removal_counts_as_of_the_last_offer() {
     let of_six = |id, tx_time| Frame { class: class(6), wire_octets: 125, ..frame(id, tx_time) };
     s.offer(Frame { class: class(7), wire_octets: 500, ..frame(0, None) }, now(10_000, 0)).unwrap();
     assert_eq!(transmitted(&[s.decide(now(10_000, 0))]), [0]);
-    s.offer(Frame { tenant: 1, ..of_six(1, None) }, now(10_000, 0)).unwrap();
+    s.offer(Frame { attachment: 1, ..of_six(1, None) }, now(10_000, 0)).unwrap();
     s.offer(of_six(2, Some(mono(12_000))), now(10_000, 0)).unwrap();
     // At 13,000 the first one has waited for 3 µs, and the second one for 1 µs of these: 1,500 bits are kept.
     s.offer(frame(3, None), now(13_000, 3_000)).unwrap();
-    s.remove(&mut |f| f.tenant == 1, &mut |_| ());
+    s.remove(&mut |f| f.attachment == 1, &mut |_| ());
     assert_eq!(transmitted(&[s.decide(now(14_000, 4_000))]), [2]);
     assert_eq!(s.credit(class(6), now(14_000, 4_000)).map(|credit| credit.bits()), Some(2_000 - 500));
 }
@@ -170,15 +170,15 @@ proptest! {
                 }
                 Event::Decide if id % 3 == 0 => settle(&mut ours, &mut theirs, at)?,
                 Event::Decide => prop_assert_eq!(ours.decide(at), theirs.decide()),
-                Event::Remove { tenant } => {
+                Event::Remove { attachment } => {
                     // Removal counts as of the last instant that a call had.
                     if told != at {
                         prop_assert_eq!(ours.decide(at), theirs.decide());
                     }
                     let mut gone = Vec::new();
-                    ours.remove(&mut |f| f.tenant == *tenant, &mut |f| gone.push(f.id.0));
+                    ours.remove(&mut |f| f.attachment == *attachment, &mut |f| gone.push(f.id.0));
                     gone.sort_unstable();
-                    prop_assert_eq!(gone, theirs.remove(*tenant));
+                    prop_assert_eq!(gone, theirs.remove(*attachment));
                 }
                 Event::Advance(span) => {
                     advance(&mut at, *span);
@@ -271,7 +271,7 @@ proptest! {
                 Event::Decide => {
                     if let Decision::Transmit { frame, .. } | Decision::Drop { frame, .. } = s.decide(at) {
                         prop_assert!(has_come(frame.not_before(), at));
-                        let is_of_its = |q: &Frame| q.class == frame.class && q.tenant == frame.tenant;
+                        let is_of_its = |q: &Frame| q.class == frame.class && q.attachment == frame.attachment;
                         let first = queued.iter().position(is_of_its).unwrap();
                         prop_assert_eq!(queued.remove(first), frame);
                     }

@@ -8,9 +8,9 @@ use ktsn_time::Now;
 /// What is no offer and no decision; `queued` is what the strategy holds.
 pub(crate) fn happen(event: &Event, s: &mut ktsn_sched::TimeAware, at: &mut Now, queued: &mut Vec<Frame>) {
     match event {
-        Event::Remove { tenant } => {
-            s.remove(&mut |f| f.tenant == *tenant, &mut |_| ());
-            queued.retain(|q| q.tenant != *tenant);
+        Event::Remove { attachment } => {
+            s.remove(&mut |f| f.attachment == *attachment, &mut |_| ());
+            queued.retain(|q| q.attachment != *attachment);
         }
         Event::Advance(span) => advance(at, *span),
         Event::StepTai(span) => step_tai(at, *span),

@@ -292,9 +292,9 @@ impl Reference {
         Decision::Transmit { frame, overrun, late: w.late, window: None }
     }
 
-    pub(crate) fn remove(&mut self, tenant: u32) -> Vec<u64> {
+    pub(crate) fn remove(&mut self, attachment: u32) -> Vec<u64> {
         self.reset();
-        let gone = self.waiting.extract_if(.., |w| w.frame.tenant == tenant);
+        let gone = self.waiting.extract_if(.., |w| w.frame.attachment == attachment);
         gone.map(|w| w.frame.id.0).collect()
     }
 }

@@ -52,7 +52,7 @@ fn kept_waiting_beyond_its_limit_by_its_own_class_is_an_overrun() {
 /// The first frame of each attachment in each class.
 fn heads(queued: &[Frame]) -> impl Iterator<Item = &Frame> {
     queued.iter().enumerate().filter_map(|(index, frame)| {
-        let is_of_its = |q: &&Frame| q.class == frame.class && q.tenant == frame.tenant;
+        let is_of_its = |q: &&Frame| q.class == frame.class && q.attachment == frame.attachment;
         (!queued[..index].iter().any(|q| is_of_its(&q))).then_some(frame)
     })
 }
@@ -75,11 +75,11 @@ proptest! {
                     prop_assert_eq!(ours.offer(frame, at), theirs.offer(frame));
                 }
                 Event::Decide => prop_assert_eq!(ours.decide(at), theirs.decide()),
-                Event::Remove { tenant } => {
+                Event::Remove { attachment } => {
                     let mut gone = Vec::new();
-                    ours.remove(&mut |f| f.tenant == *tenant, &mut |f| gone.push(f.id.0));
+                    ours.remove(&mut |f| f.attachment == *attachment, &mut |f| gone.push(f.id.0));
                     gone.sort_unstable();
-                    prop_assert_eq!(gone, theirs.remove(*tenant));
+                    prop_assert_eq!(gone, theirs.remove(*attachment));
                 }
                 Event::Advance(span) => advance(&mut at, *span),
                 Event::StepTai(span) => step_tai(&mut at, *span),
@@ -108,7 +108,7 @@ proptest! {
                 Event::Decide => match s.decide(at) {
                     Decision::Transmit { frame, .. } | Decision::Drop { frame, .. } => {
                         prop_assert!(has_come(frame.not_before(), at));
-                        let is_of_its = |q: &Frame| q.class == frame.class && q.tenant == frame.tenant;
+                        let is_of_its = |q: &Frame| q.class == frame.class && q.attachment == frame.attachment;
                         let first = queued.iter().position(is_of_its).unwrap();
                         prop_assert_eq!(queued.remove(first), frame);
                         for head in heads(&queued).filter(|head| head.class > frame.class) {

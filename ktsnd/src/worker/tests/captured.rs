@@ -337,7 +337,7 @@ fn captured_frames_that_are_lost_at_detach_are_counted() {
 fn clause_8_6_5_5_captured_frames_are_metered() {
     // 100 octets of payload, 92 of headers, 24 that every frame has.
     let meter = FlowMeter { committed_burst_size: 3 * (100 + 92 + 24), ..FlowMeter::default() };
-    let (stream, matches) = (StreamHandle(4), StreamMatch::All { tenant: None });
+    let (stream, matches) = (StreamHandle(4), StreamMatch::All { attachment: None });
     let policing = Policing::new(&PolicingConfig {
         stream_filters: vec![StreamFilter {
             stream: Some(stream),

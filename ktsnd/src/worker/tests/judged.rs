@@ -105,7 +105,7 @@ fn udp_segment_counts_the_headers_of_each_segment() {
 fn clause_8_6_5_3_a_stream_is_known_by_its_port_and_held_by_its_longest_segment() {
     let stream = StreamHandle(4);
     let matches = StreamMatch::Ip {
-        tenant: None,
+        attachment: None,
         source: None,
         destination: None,
         protocol: None,

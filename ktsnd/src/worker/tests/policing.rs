@@ -22,7 +22,7 @@ const WIRE: u32 = 100 + 92 + 24;
 const HANDLE: StreamHandle = StreamHandle(4);
 
 fn all_of_one(stream: StreamHandle) -> StreamIdentification {
-    let matches = StreamMatch::All { tenant: None };
+    let matches = StreamMatch::All { attachment: None };
     StreamIdentification::new(&[StreamIdentity { matches, stream }]).unwrap()
 }
 

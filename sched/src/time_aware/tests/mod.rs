@@ -40,7 +40,7 @@ fn class(value: u8) -> TrafficClass {
 fn frame(id: u64, of_class: u8, tx_time: Option<TxTime>) -> Frame {
     Frame {
         id: FrameId(id),
-        tenant: 0,
+        attachment: 0,
         class: class(of_class),
         tx_time,
         pushed_at: Monotonic::ZERO,
