@@ -22,11 +22,12 @@
 //! | reporter | completions and notices for programs | `reporter`, `requested_reports` |
 //! | inbox | commands, a deferred command, what is handed back | `command` |
 //! | closing | what ends, step by step | `closing` |
-//! | clock | frames that wait for a good clock | `clock` |
+//! | clock | frames that wait for a good clock | `clock_gate` |
 //! | pacing | margin, budgets, rehearsals, the next frame | `pacing` |
 //!
-//! `Worker` is made here. Its methods, which need several parts, are in four files: `pass` (the loop, commands, waiting), `frames` (a
-//! frame's life but for its hand-over), `leave` (the hand-over), `passing` (frames that are the kernel's). Two joins of some parts only are `frame_admission` and `expecting`.
+//! `Worker` is made here. Its methods, which need several parts, are in six files: `pass` (the loop, commands, waiting), `frames` (a
+//! frame's life but for its hand-over), `hand_over` (the hand-over), `passing` (frames that are the kernel's), `requests` (the daemon's
+//! questions), `judging` (policing of what only the kernel can send). Two joins of some parts only are `frame_admission` and `expecting`.
 
 mod attachments;
 mod attention;
@@ -48,11 +49,11 @@ mod expectations;
 mod expecting;
 mod frame_admission;
 mod frames;
+mod hand_over;
 mod hand_over_budget;
 mod hand_over_latency;
 mod headers;
 mod judging;
-mod leave;
 mod neighbour_requests;
 mod owner;
 mod pacing;

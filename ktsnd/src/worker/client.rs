@@ -18,7 +18,7 @@ use super::content::FrameContent;
 use super::expectations::{self, Mark};
 use super::registrations::{Registrations, StreamInfo};
 use super::requested_reports::RequestedReports;
-use super::source::{Left, Offered, Queued, Slots, Source, Step, Walk};
+use super::source::{Offered, Queued, Slots, Source, Step, ToKernel, Walk};
 use crate::limits::{DOORBELLS_A_PASS, NOTICES_A_SECOND, STREAMS_MAX};
 use crate::now::{monotonic_now, tai_now};
 use crate::stats::{AttachmentStats, add_claimed};
@@ -266,7 +266,7 @@ impl Client {
     pub(super) fn end_frame(&mut self, slot: u16, is_reported: bool) -> Option<Queued> {
         let queued = self.slots.clear(slot);
         // A slot that is still to be read is released then.
-        if !is_reported && queued.is_none_or(|queued| queued.left != Left::Unread) {
+        if !is_reported && queued.is_none_or(|queued| queued.to_kernel != ToKernel::Unread) {
             self.consumer.release(slot);
         }
         queued
@@ -277,7 +277,7 @@ impl Client {
         let Some(count) = self.passed_count.checked_sub(1) else { return };
         self.passed_count = count;
         match self.slots.get_mut(slot) {
-            Some(queued) => queued.left = Left::Read,
+            Some(queued) => queued.to_kernel = ToKernel::Read,
             None => self.consumer.release(slot),
         }
     }

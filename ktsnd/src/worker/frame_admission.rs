@@ -17,7 +17,7 @@ use super::content::FrameContent;
 use super::owner::{Owner, frame_id};
 use super::ports::Ports;
 use super::resolver::{Missing, Resolver};
-use super::source::{Left, Offered, Queued, Source};
+use super::source::{Offered, Queued, Source, ToKernel};
 use crate::stats::count;
 
 /// The parts of the worker that decide whether a frame is queued.
@@ -93,7 +93,8 @@ impl<P: Port> FrameAdmission<'_, P> {
             return Err(refuse(DropReason::QueueFull));
         }
         let id = frame_id(owner, slot);
-        let frame = Frame { id, attachment: u32::from(attachment.0), class, wire_octets, sdu_octets, ..timed };
+        let frame =
+            Frame { id, attachment: u32::from(attachment.0), class, wire_octets, sdu_octets, ..timed };
         state.selection.offer(frame, now).map_err(|refused| refuse(refused.reason))?;
         self.ports.activate(usize::from(port.0));
         policy.count_queued();
@@ -103,9 +104,9 @@ impl<P: Port> FrameAdmission<'_, P> {
         // All copies of a datagram have one identification.
         let content = offered.content.identified(pair, self.ports.identifications());
         let stream = offered.stream.0 as u16; // below STREAMS_MAX
-        let (deferred_count, left) = (0, Left::No);
+        let (deferred_count, to_kernel) = (0, ToKernel::No);
         let queued =
-            Queued { content, port, payload_octets, copies, has_waited, deferred_count, left, stream };
+            Queued { content, port, payload_octets, copies, has_waited, deferred_count, to_kernel, stream };
         source.queue(slot, queued);
         Ok(Accepted { port: usize::from(port.0), skipped, missing })
     }

@@ -21,12 +21,12 @@ use super::environment::Environment;
 use super::expecting::note_queued;
 use super::frame_admission::{Accepted, FrameAdmission};
 use super::owner::{Owner, frame_id, owner_of};
-use super::pacing::Intake;
+use super::pacing::IntakeCause;
 use super::port_state::PortState;
 use super::requested_reports::End;
 use super::resolver::Missing;
 use super::retry::Retry;
-use super::source::{Left, Offered, Queued, Source, Step, Walk};
+use super::source::{Offered, Queued, Source, Step, ToKernel, Walk};
 use crate::limits;
 use crate::stats::count;
 
@@ -45,7 +45,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             let Self { clients, attachments, pacing, env, .. } = self;
             let may_take = |of| !pacing.is_behind() || !attachments.has_queued_enough(of);
             let Some(at) = clients.next_waiting(&mut round, now, env, may_take) else { break };
-            let Some(budget) = self.time_for_intake(Intake::Rings) else { break };
+            let Some(budget) = self.time_for_intake(IntakeCause::Rings) else { break };
             left -= self.intake(Owner::Client(at), budget.min(quantum).min(left));
             self.clients.pass_turn(&mut round);
         }
@@ -60,14 +60,14 @@ impl<P: Port, E: Environment> Worker<P, E> {
             let Self { captures, attachments, pacing, .. } = self;
             let may_take = |of| !pacing.is_behind() || !attachments.has_queued_enough(of);
             let Some(attachment) = captures.next_waiting(&mut polls, may_take) else { break };
-            let Some(budget) = self.time_for_intake(Intake::Captures) else { break };
+            let Some(budget) = self.time_for_intake(IntakeCause::Captures) else { break };
             left -= self.intake(Owner::Capture(attachment), budget.min(limits::INTAKE_QUANTUM).min(left));
             self.captures.pass_turn();
         }
         left < limits::INTAKE_A_PASS
     }
 
-    fn time_for_intake(&mut self, intake: Intake) -> Option<usize> {
+    fn time_for_intake(&mut self, intake: IntakeCause) -> Option<usize> {
         let Self { pacing, ports, env, .. } = self;
         pacing.time_for_intake(intake, env, |port, now| {
             ports
@@ -111,10 +111,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         match (owner, read) {
             (Owner::Client(at), Some(now)) => {
-                self.pacing.note_taken(Intake::Rings, now.monotonic);
+                self.pacing.note_taken(IntakeCause::Rings, now.monotonic);
                 self.clients.note_taken(at, now.monotonic);
             }
-            (Owner::Capture(_), Some(now)) => self.pacing.note_taken(Intake::Captures, now.monotonic),
+            (Owner::Capture(_), Some(now)) => self.pacing.note_taken(IntakeCause::Captures, now.monotonic),
             (_, None) => {}
         }
         taken
@@ -220,8 +220,8 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// kernel's is counted.
     pub(super) fn drop_frame(&mut self, id: FrameId, attachment: AttachmentIndex, reason: DropReason) {
         let entry = queued(&self.clients, &self.captures, id).map(|(entry, _)| entry);
-        if entry.is_some_and(|entry| entry.left != Left::No) {
-            return self.release(id, End::Left);
+        if entry.is_some_and(|entry| entry.to_kernel != ToKernel::No) {
+            return self.release(id, End::ByKernel);
         }
         if let Some(queued) = entry
             && queued.copies.is_one_of_several()
@@ -363,10 +363,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn empty_some_rings(&mut self) -> bool {
         let mut has_taken = false;
         for _ in 0..self.closing.rings_count().min(limits::CLOSED_A_PASS) {
-            let Some(budget) = self.time_for_intake(Intake::Closing) else { break };
+            let Some(budget) = self.time_for_intake(IntakeCause::Closing) else { break };
             let Some(at) = self.closing.pop_ring() else { break };
             has_taken |= self.intake(Owner::Client(at), budget.min(limits::INTAKE_QUANTUM)) > 0;
-            self.pacing.note_taken(Intake::Closing, self.env.monotonic());
+            self.pacing.note_taken(IntakeCause::Closing, self.env.monotonic());
             if self.clients.try_close(at, &self.attachments) {
                 self.end_if_over(Owner::Client(at));
             } else {
@@ -416,7 +416,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Returns how many more of the at most `most` frames are taken; `None`: that is done, and the capture is closed.
     fn empty_captured(&mut self, attachment: AttachmentIndex, most: usize) -> Option<usize> {
         if most > 0 && self.captures.is_waiting(attachment) {
-            let Some(budget) = self.time_for_intake(Intake::Captures) else { return Some(most) };
+            let Some(budget) = self.time_for_intake(IntakeCause::Captures) else { return Some(most) };
             let budget = budget.min(limits::INTAKE_QUANTUM).min(most);
             let taken = self.intake(Owner::Capture(attachment), budget);
             return Some(most - taken.clamp(1, budget));

@@ -44,7 +44,7 @@ pub(super) struct Preparation {
 
 /// Why frames are taken over. Each has its part of the time between frames that are always due.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Intake {
+pub(super) enum IntakeCause {
     /// The clients' rings.
     Rings,
     /// Captured frames.
@@ -53,7 +53,7 @@ pub(super) enum Intake {
     Closing,
 }
 
-impl Intake {
+impl IntakeCause {
     const COUNT: usize = 3;
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Pacing {
     /// What the worker waits for: intake stops short of it.
     next: Option<Next>,
     /// When a frame was taken over last, for each reason to take frames over.
-    taken_at: [Monotonic; Intake::COUNT],
+    taken_at: [Monotonic; IntakeCause::COUNT],
     /// TAI − MONOTONIC at the last wake-up.
     offset: Option<Offset>,
     /// A clock stepped: promises by the other one are void.
@@ -100,7 +100,7 @@ impl Pacing {
             rehearsed_at: Monotonic::ZERO,
             handed_over_at: Monotonic::ZERO,
             next: None,
-            taken_at: [Monotonic::ZERO; Intake::COUNT],
+            taken_at: [Monotonic::ZERO; IntakeCause::COUNT],
             offset: None,
             is_stepped: false,
         }
@@ -156,7 +156,7 @@ impl Pacing {
     /// the link or a gate (`is_timed` says of a port at an instant which of them it is).
     pub(super) fn time_for_intake(
         &self,
-        intake: Intake,
+        intake: IntakeCause,
         env: &mut impl Environment,
         is_timed: impl FnOnce(usize, Now) -> bool,
     ) -> Option<usize> {
@@ -175,7 +175,7 @@ impl Pacing {
 
     /// Frames were taken over at `now`.
     #[inline]
-    pub(super) fn note_taken(&mut self, intake: Intake, now: Monotonic) {
+    pub(super) fn note_taken(&mut self, intake: IntakeCause, now: Monotonic) {
         self.taken_at[intake as usize] = now;
     }
 
@@ -391,7 +391,7 @@ mod tests {
     fn intake_stops_short_of_the_next_frame() {
         let (mut pacing, mut env) = (pacing(), clocks());
         let time = |pacing: &Pacing, env: &mut Clocks, is_timed| {
-            pacing.time_for_intake(Intake::Rings, env, |_, _| is_timed)
+            pacing.time_for_intake(IntakeCause::Rings, env, |_, _| is_timed)
         };
         assert_eq!(time(&pacing, &mut env, true), Some(limits::INTAKE_BUDGET));
         let soon = at(&mut env, Nanos::from_micros(31));
@@ -401,14 +401,14 @@ mod tests {
         pacing.note_sooner(sooner, 4, env.now());
         assert_eq!(pacing.next().map(|next| next.port), Some(4));
         let now = env.monotonic();
-        pacing.note_taken(Intake::Rings, now);
+        pacing.note_taken(IntakeCause::Rings, now);
         assert_eq!(time(&pacing, &mut env, false), None);
         // Where nothing was taken over for a while, one frame is.
         let before = |micros| now.saturating_sub(Nanos::from_micros(micros));
-        pacing.note_taken(Intake::Rings, before(6));
+        pacing.note_taken(IntakeCause::Rings, before(6));
         assert_eq!(time(&pacing, &mut env, false), Some(1));
         assert_eq!(time(&pacing, &mut env, true), None);
-        pacing.note_taken(Intake::Rings, before(21));
+        pacing.note_taken(IntakeCause::Rings, before(21));
         assert_eq!(time(&pacing, &mut env, true), Some(1));
     }
 

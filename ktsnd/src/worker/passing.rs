@@ -24,7 +24,7 @@ use super::owner::{Owner, frame_id, owner_of};
 use super::port_state::NotStaged;
 use super::requested_reports::End;
 use super::retry::Tries;
-use super::source::{Left, Offered, Queued};
+use super::source::{Offered, Queued, ToKernel};
 use crate::limits::{PASSED_OF_CLIENT_MAX, UNANSWERED_NOTED, UNANSWERED_WAIT, UNANSWERED_WAITS};
 use crate::stats::{PortRefusal, count};
 
@@ -84,7 +84,7 @@ impl Client {
         self.take_requested_reports(slot);
         self.passed_count += 1;
         if let Some(queued) = self.slots.get_mut(slot) {
-            queued.left = Left::Unread;
+            queued.to_kernel = ToKernel::Unread;
         }
     }
 }
@@ -107,23 +107,23 @@ impl<P: Port, E: Environment> Worker<P, E> {
             self.inbox.notify(Returned::BeyondHorizon(attachment, offered.tx_time.ahead_of(now)));
         }
         let id = frame_id(owner, offered.slot);
-        let is_left = refusal.bypass_reason().is_some_and(|bypass| {
+        let is_passed = refusal.bypass_reason().is_some_and(|bypass| {
             let Offered { content, payload_octets, is_deadline, .. } = *offered;
             let tx_time = Some(offered.tx_time).filter(|_| !is_deadline);
             let stream = offered.stream.0 as u16; // below STREAMS_MAX
             let of = ForKernel { attachment, stream, content, payload_octets, tx_time };
-            self.leave_to_kernel(id, &of, bypass)
+            self.pass_to_kernel(id, &of, bypass)
         });
-        if is_left {
+        if is_passed {
             self.end_if_over(owner);
         } else {
             self.drop_frame(id, attachment, reason);
         }
     }
 
-    /// Leaves a frame to the kernel, which gets it at its transmit time, and counts it. False: it cannot be, and the caller drops it.
+    /// Passes a frame to the kernel, which gets it at its transmit time, and counts it. False: it cannot be, and the caller drops it.
     #[cold]
-    pub(super) fn leave_to_kernel(&mut self, id: FrameId, of: &ForKernel, reason: BypassReason) -> bool {
+    pub(super) fn pass_to_kernel(&mut self, id: FrameId, of: &ForKernel, reason: BypassReason) -> bool {
         let (Owner::Client(at), slot) = owner_of(id) else { return false };
         let FrameContent::Datagram(flow, _) = of.content else { return false };
         let (Some(client), Some(passer)) = (self.clients.get_mut(at), &mut self.passer) else { return false };
@@ -185,14 +185,15 @@ impl<P: Port, E: Environment> Worker<P, E> {
             let entry = queued(&self.clients, &self.captures, id).map(|(entry, _)| entry);
             owner_of(id).0 == Owner::Client(at)
                 && entry.is_some_and(|entry| {
-                    entry.left == Left::No && stream.is_none_or(|(index, _)| index == u32::from(entry.stream))
+                    entry.to_kernel == ToKernel::No
+                        && stream.is_none_or(|(index, _)| index == u32::from(entry.stream))
                 })
         };
         is_taken && !self.unanswered.iter().any(|(id, _)| is_its(*id))
     }
 
-    /// A frame that waits for the kernel's answer about its route: it is left to the kernel as soon as that says so, while its program has
-    /// the socket.
+    /// A frame that waits for the kernel's answer about its route: it is passed to the kernel as soon as that says so, while its
+    /// program has the socket.
     pub(super) fn note_unanswered(&mut self, id: FrameId, tx_time: TxTime) {
         if self.unanswered.len() == UNANSWERED_NOTED {
             self.unanswered.pop_front();
@@ -205,14 +206,14 @@ impl<P: Port, E: Environment> Worker<P, E> {
         for _ in 0..self.unanswered.len() {
             let Some((id, tx_time)) = self.unanswered.pop_front() else { return };
             let Some((entry, _)) = queued(&self.clients, &self.captures, id) else { continue };
-            let &Queued { content, stream, payload_octets, left, .. } = entry;
+            let &Queued { content, stream, payload_octets, to_kernel, .. } = entry;
             if !matches!(content, FrameContent::Datagram(of, _) if of == *flow) {
                 self.unanswered.push_back((id, tx_time));
-            } else if answer == RouteAnswer::Elsewhere && left == Left::No {
+            } else if answer == RouteAnswer::Elsewhere && to_kernel == ToKernel::No {
                 let (attachment, tx_time) = (flow.attachment, Some(tx_time));
                 let of = ForKernel { attachment, stream, content, payload_octets, tx_time };
-                // What cannot be left now ends at its time.
-                let _ = self.leave_to_kernel(id, &of, BypassReason::RoutingRules);
+                // What cannot be passed now ends at its time.
+                let _ = self.pass_to_kernel(id, &of, BypassReason::RoutingRules);
             }
         }
     }
@@ -225,14 +226,14 @@ impl<P: Port, E: Environment> Worker<P, E> {
             NotStaged::Full => return self.retry_later(port, due, PortRefusal::NoBuffer, before),
             NotStaged::Dropped(reason) => return self.drop_copy(&due.frame, reason),
             NotStaged::Refused(refusal) => refusal,
-            NotStaged::Left => return self.release(due.frame.id, End::Left),
+            NotStaged::ToKernel => return self.release(due.frame.id, End::ByKernel),
         };
         let (frame, (reason, missing)) = (&due.frame, reason_of(refusal));
         let entry = queued(&self.clients, &self.captures, frame.id).map(|(entry, _)| *entry);
         let Some(entry) = entry else { return self.drop_copy(frame, reason) };
         self.request(attachment_of(frame), missing, &entry.content);
         let is_timed = frame.late != LatePolicy::Deadline;
-        let is_left = refusal.bypass_reason().is_some_and(|bypass| {
+        let is_passed = refusal.bypass_reason().is_some_and(|bypass| {
             if refusal == Refusal::Unanswered
                 && !self.is_kept(frame.id, entry.stream)
                 && self.defer(port, frame)
@@ -246,13 +247,13 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 payload_octets: entry.payload_octets,
                 tx_time: frame.tx_time.filter(|_| is_timed),
             };
-            let is_left = self.leave_to_kernel(frame.id, &of, bypass);
-            if is_left {
-                self.release(frame.id, End::Left);
+            let is_passed = self.pass_to_kernel(frame.id, &of, bypass);
+            if is_passed {
+                self.release(frame.id, End::ByKernel);
             }
-            is_left
+            is_passed
         });
-        if !is_left {
+        if !is_passed {
             self.drop_copy(frame, reason);
         }
     }

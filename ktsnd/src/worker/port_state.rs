@@ -52,7 +52,7 @@ pub(super) enum NotStaged {
     /// The frame has no route.
     Refused(Refusal),
     /// The kernel sends the frame.
-    Left,
+    ToKernel,
 }
 
 /// One port with its queue.

@@ -16,7 +16,7 @@ use super::headers::Identifications;
 use super::pacing::Preparation;
 use super::port_state::{NotStaged, PortState, Staged};
 use super::resolver::Resolver;
-use super::source::{Left, Queued};
+use super::source::{Queued, ToKernel};
 use crate::limits;
 
 /// A hand-over that began, until a clock is read after it.
@@ -203,8 +203,8 @@ impl<P: Port> Ports<P> {
             inbox.hand_back(Returned::Port(PortIndex(port as u16), Some(before)));
         }
         let (queued, payload) = entry.ok_or(NotStaged::Dropped(DropReason::Bug))?;
-        if queued.left != Left::No {
-            return Err(NotStaged::Left);
+        if queued.to_kernel != ToKernel::No {
+            return Err(NotStaged::ToKernel);
         }
         let outgoing = queued.content.outgoing(resolver, payload, queued.copies.replica);
         let outgoing = outgoing.map_err(NotStaged::Refused)?;

@@ -31,15 +31,15 @@ pub(super) enum End {
     Sent(u64),
     /// Not sent.
     Dropped(DropReason),
-    /// Left to the kernel, which makes its own reports.
-    Left,
+    /// Sent by the kernel, which makes its own reports.
+    ByKernel,
 }
 
 impl End {
     /// What a completion says of this end.
     pub(super) const fn outcome(self) -> Outcome {
         match self {
-            Self::Sent(_) | Self::Left => Outcome::Sent,
+            Self::Sent(_) | Self::ByKernel => Outcome::Sent,
             Self::Dropped(DropReason::Overrun | DropReason::Waited) => Outcome::Missed,
             // etf refuses a frame whose time has passed when it is sent as one with a wrong parameter.
             Self::Dropped(DropReason::Missed | DropReason::InvalidTime | DropReason::BeyondHorizon) => {

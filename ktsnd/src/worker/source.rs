@@ -112,15 +112,15 @@ pub(super) struct Queued {
     pub has_waited: bool,
     /// How often it has waited longer than until its time for the kernel's answer about its route.
     pub deferred_count: u8,
-    /// The kernel sends it.
-    pub left: Left,
+    /// How far it is on its way to the kernel.
+    pub to_kernel: ToKernel,
     /// The index of its stream in its client's region; 0 for a captured frame.
     pub stream: u16,
 }
 
 /// How far a queued frame is on its way to the kernel. It waits in its queue all the same, and ends there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum ToKernel {
     /// It is not the kernel's.
     #[default]
     No,
@@ -236,7 +236,7 @@ mod tests {
                     copies,
                     has_waited: false,
                     deferred_count: 0,
-                    left: Left::No,
+                    to_kernel: ToKernel::No,
                     stream: 0,
                 },
             );
