@@ -72,13 +72,14 @@ fn run_over(pair: &Pair, mode: Mode) {
             let local = format!("10.71.0.2:{PORT}").parse().unwrap();
             let timeout = Some(Nanos::from_seconds(5));
             let (wait, real_time) = (listener::Wait::Receive, RealTime::default());
-            let plan = listener::Plan { local, ports: 1, wait, count: FRAMES, timeout, real_time };
-            listener::run(&plan, |_| ready_too.send(()).unwrap(), &|| false).unwrap()
+            let options =
+                listener::ListenerOptions { local, ports: 1, wait, count: FRAMES, timeout, real_time };
+            listener::run(&options, |_| ready_too.send(()).unwrap(), &|| false).unwrap()
         });
         let stop = &stop;
         let tapping = scope.spawn(move || {
             pair.enter(1);
-            let plan = tap::Plan {
+            let options = tap::TapOptions {
                 interface: "wire".into(),
                 port: PORT,
                 vxlan_port: Some(tap::VXLAN_PORT),
@@ -86,14 +87,14 @@ fn run_over(pair: &Pair, mode: Mode) {
                 timeout: None,
                 outgoing: false,
             };
-            tap::run(&plan, || ready.send(()).unwrap(), &|| stop.load(Ordering::Relaxed)).unwrap()
+            tap::run(&options, || ready.send(()).unwrap(), &|| stop.load(Ordering::Relaxed)).unwrap()
         });
         let talking = scope.spawn(move || {
             pair.enter(0);
             for _ in 0..2 {
                 readied.recv().unwrap();
             }
-            let plan = talker::Plan {
+            let options = talker::TalkerOptions {
                 destination: format!("10.71.0.2:{PORT}").parse().unwrap(),
                 mode,
                 clock: ScheduleClock::Tai,
@@ -106,7 +107,7 @@ fn run_over(pair: &Pair, mode: Mode) {
                 priority: Some(6),
                 real_time: RealTime::default(),
             };
-            talker::run(&plan, || (), &|| false).unwrap()
+            talker::run(&options, || (), &|| false).unwrap()
         });
         let talked = talking.join().unwrap();
         let listened = listening.join().unwrap();

@@ -88,7 +88,7 @@ impl Listener {
 
 /// What a talker does now.
 #[derive(Debug, Default)]
-struct Plan {
+struct TalkerState {
     /// Microseconds between two datagrams; 0: silence.
     period: AtomicU64,
     /// Microseconds by which its grid is later.
@@ -100,20 +100,20 @@ struct Plan {
 
 /// A talker on the loopback device, whose datagrams are numbered from 0 on.
 struct Talker {
-    plan: Arc<Plan>,
+    state: Arc<TalkerState>,
     thread: JoinHandle<()>,
 }
 
 impl Talker {
     fn start(port: u16) -> Self {
-        let plan = Arc::new(Plan::default());
-        let shared = Arc::clone(&plan);
-        Self { plan, thread: std::thread::spawn(move || talk(&shared, port)) }
+        let state = Arc::new(TalkerState::default());
+        let shared = Arc::clone(&state);
+        Self { state, thread: std::thread::spawn(move || talk(&shared, port)) }
     }
 
     /// It sleeps nearly always: its turn comes at once, where the machine allows that.
     fn hurry(&self) {
-        let tid = eventually("the talker's number", LIMIT, || match self.plan.tid.load(SeqCst) {
+        let tid = eventually("the talker's number", LIMIT, || match self.state.tid.load(SeqCst) {
             0 => None,
             tid => Some(tid.to_string()),
         });
@@ -121,23 +121,23 @@ impl Talker {
     }
 
     fn change(&self, period: u64, shift: u64) {
-        self.plan.shift.store(shift, SeqCst);
-        self.plan.period.store(period, SeqCst);
+        self.state.shift.store(shift, SeqCst);
+        self.state.period.store(period, SeqCst);
     }
 
     /// Its last datagram is empty.
     fn end(self) {
-        self.plan.is_over.store(true, SeqCst);
+        self.state.is_over.store(true, SeqCst);
         self.thread.join().expect("the talker");
     }
 }
 
-fn talk(plan: &Plan, port: u16) {
+fn talk(state: &TalkerState, port: u16) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    plan.tid.store(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into(), SeqCst);
+    state.tid.store(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into(), SeqCst);
     let (begin, mut number) = (Instant::now(), 0_u32);
-    while !plan.is_over.load(SeqCst) {
-        let (period, shift) = (plan.period.load(SeqCst), plan.shift.load(SeqCst));
+    while !state.is_over.load(SeqCst) {
+        let (period, shift) = (state.period.load(SeqCst), state.shift.load(SeqCst));
         if period == 0 {
             std::thread::sleep(Duration::from_millis(1));
             continue;

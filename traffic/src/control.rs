@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A control loop: the controller asks once per period, the device answers at once.
 //!
-//! In: a [`Plan`], or a port. Out: a record for each request that was sent and for each answer that came, and counts. Both
+//! In: [`ControllerOptions`], or a port. Out: a record for each request that was sent and for each answer that came, and counts. Both
 //! are ordinary programs: libc's `sendmsg`, `sendto`, `ppoll`, `recvmsg`, `recvfrom`, nothing of KTSN.
 //!
 //! ```text
@@ -29,7 +29,7 @@ const LAST_ANSWERS: Nanos = Nanos::from_millis(500);
 
 /// What the controller does.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ControllerOptions {
     /// The device.
     pub device: SocketAddr,
     /// Whether requests have a transmit time, or are sent when the controller has woken.
@@ -95,54 +95,59 @@ pub struct DeviceOutcome {
 }
 
 struct Controller<'a> {
-    plan: &'a Plan,
+    options: &'a ControllerOptions,
     socket: Udp,
     offset: Offset,
     outcome: Outcome,
 }
 
-/// Carries out `plan`; `ready` is called once everything is in place. Ends after `count` cycles or when `stop` says so.
+/// Carries out `options`; `ready` is called once everything is in place. Ends after `count` cycles or when `stop` says so.
 ///
 /// # Errors
 /// [`TalkError`]; nothing was sent then.
-pub fn run(plan: &Plan, ready: impl FnOnce(), stop: &dyn Fn() -> bool) -> Result<Outcome, TalkError> {
-    let mut payload = payload::blank(plan.payload_octets)?;
-    if plan.period < Nanos::from_micros(1) {
-        return Err(TalkError::Period(plan.period));
+pub fn run(
+    options: &ControllerOptions,
+    ready: impl FnOnce(),
+    stop: &dyn Fn() -> bool,
+) -> Result<Outcome, TalkError> {
+    let mut payload = payload::blank(options.payload_octets)?;
+    if options.period < Nanos::from_micros(1) {
+        return Err(TalkError::Period(options.period));
     }
-    let named = |source| TalkError::Socket { destination: plan.device, source };
-    let socket = Udp::connected(plan.device).map_err(named)?;
-    let priority = plan.priority;
+    let named = |source| TalkError::Socket { destination: options.device, source };
+    let socket = Udp::connected(options.device).map_err(named)?;
+    let priority = options.priority;
     socket.set_priority(priority).map_err(|source| TalkError::Priority { priority, source })?;
     let clock = ScheduleClock::Tai;
-    let ahead = match plan.mode {
+    let ahead = match options.mode {
         Mode::TxTime { lead } => {
             socket.set_tx_time(clock).map_err(|source| TalkError::TxTime { clock, source })?;
             lead
         }
         Mode::Sleep | Mode::Spin { .. } => Nanos::ZERO,
     };
-    let requests = prefaulted(plan.count, TalkRecord::BLANK);
-    let answers = prefaulted(plan.count, ArrivalRecord::BLANK);
+    let requests = prefaulted(options.count, TalkRecord::BLANK);
+    let answers = prefaulted(options.count, ArrivalRecord::BLANK);
     let outcome = Outcome { summary: Summary::default(), requests, answers };
-    plan.real_time.apply()?;
+    options.real_time.apply()?;
     let both = clock::both_now();
     let offset = Offset::between(both.tai, both.monotonic);
     let stamps = StampClock::now();
-    let mut controller = Controller { plan, socket, offset, outcome };
-    let first = first_boundary(clock.now(), ahead, plan.period);
+    let mut controller = Controller { options, socket, offset, outcome };
+    let first = first_boundary(clock.now(), ahead, options.period);
     ready();
     let (cpu, begun) = (clock::thread_cpu_time(), clock::monotonic_now());
-    for index in 0..plan.count {
-        let at = first.saturating_add(plan.period.saturating_mul(i64::try_from(index).unwrap_or(i64::MAX)));
+    for index in 0..options.count {
+        let at =
+            first.saturating_add(options.period.saturating_mul(i64::try_from(index).unwrap_or(i64::MAX)));
         let wake = at.saturating_add(Nanos::new(-ahead.get()));
         clock::sleep_until(wake);
         if stop() {
             break;
         }
-        let sequence = plan.first_sequence.wrapping_add(index);
+        let sequence = options.first_sequence.wrapping_add(index);
         controller.request(at, sequence, &mut payload)?;
-        controller.await_answer(sequence, wake.saturating_add(plan.period)).map_err(named)?;
+        controller.await_answer(sequence, wake.saturating_add(options.period)).map_err(named)?;
     }
     let used = clock::thread_cpu_time().saturating_sub(cpu);
     let elapsed = clock::monotonic_now().since(begun);
@@ -159,7 +164,7 @@ impl Controller<'_> {
         let probe = Probe { sequence, tx_time: clock::to_tai(at, self.offset) };
         probe.write(payload)?;
         let called_at = clock::tai_now();
-        let sent = match self.plan.mode {
+        let sent = match self.options.mode {
             Mode::TxTime { .. } => self.socket.send_at(payload, at),
             Mode::Sleep | Mode::Spin { .. } => self.socket.send(payload),
         };
@@ -279,8 +284,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
 
-    fn plan(device: SocketAddr) -> Plan {
-        Plan {
+    fn options(device: SocketAddr) -> ControllerOptions {
+        ControllerOptions {
             device,
             mode: Mode::Sleep,
             period: Nanos::from_millis(2),
@@ -302,7 +307,7 @@ mod tests {
                 let ready = move |at| address.send(at).unwrap();
                 answer(local, 20, RealTime::default(), ready, &|| stop.load(Ordering::Relaxed)).unwrap()
             });
-            let outcome = run(&plan(port.recv().unwrap()), || (), &|| false).unwrap();
+            let outcome = run(&options(port.recv().unwrap()), || (), &|| false).unwrap();
             stop.store(true, Ordering::Relaxed);
             (outcome, device.join().unwrap())
         });
@@ -322,7 +327,7 @@ mod tests {
     #[test]
     fn a_device_that_is_not_there_answers_nothing() {
         let nowhere = Udp::bound("127.0.0.1:0".parse().unwrap()).unwrap().local().unwrap();
-        let outcome = run(&Plan { count: 3, ..plan(nowhere) }, || (), &|| false).unwrap();
+        let outcome = run(&ControllerOptions { count: 3, ..options(nowhere) }, || (), &|| false).unwrap();
         assert_eq!((outcome.summary.cycles, outcome.summary.answers), (3, 0));
     }
 }

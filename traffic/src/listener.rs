@@ -33,7 +33,7 @@ pub enum Wait {
 
 /// What to hear.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ListenerOptions {
     /// Where to listen.
     pub local: SocketAddr,
     /// How many ports, from that of `local` on.
@@ -147,32 +147,33 @@ impl Heard {
     }
 }
 
-/// Carries out `plan`; `ready` is called with the first address once the ports are open. Ends by count, timeout, or when
+/// Carries out `options`; `ready` is called with the first address once the ports are open. Ends by count, timeout, or when
 /// `stop` says so (asked ten times a second while nothing arrives).
 ///
 /// # Errors
 /// [`ListenError`].
 pub fn run(
-    plan: &Plan,
+    options: &ListenerOptions,
     ready: impl FnOnce(SocketAddr),
     stop: &dyn Fn() -> bool,
 ) -> Result<Outcome, ListenError> {
-    if plan.wait == Wait::Receive && plan.ports > 1 {
-        return Err(ListenError::Ports(plan.ports));
+    if options.wait == Wait::Receive && options.ports > 1 {
+        return Err(ListenError::Ports(options.ports));
     }
-    let named = |source| ListenError::Socket { local: plan.local, source };
-    let patience = plan.timeout.map_or(PATIENCE, |timeout| timeout.min(PATIENCE)).max(Nanos::from_micros(1));
-    let sockets = open(plan, patience).map_err(named)?;
-    let epoll = (plan.wait == Wait::Epoll).then(|| Epoll::of(&sockets)).transpose().map_err(named)?;
+    let named = |source| ListenError::Socket { local: options.local, source };
+    let patience =
+        options.timeout.map_or(PATIENCE, |timeout| timeout.min(PATIENCE)).max(Nanos::from_micros(1));
+    let sockets = open(options, patience).map_err(named)?;
+    let epoll = (options.wait == Wait::Epoll).then(|| Epoll::of(&sockets)).transpose().map_err(named)?;
     let local = sockets[0].local().map_err(named)?;
-    plan.real_time.apply()?;
+    options.real_time.apply()?;
     let stamps = StampClock::now();
-    let records = prefaulted(plan.count, ArrivalRecord::BLANK);
+    let records = prefaulted(options.count, ArrivalRecord::BLANK);
     let mut heard =
         Heard { records, received: 0, foreign: 0, first: None, last: (Tai::ZERO, Nanos::ZERO), stamps };
     let waiting = Waiting { sockets: &sockets, epoll: epoll.as_ref(), patience };
     ready(local);
-    let ended = hear(plan, &waiting, &mut heard, stop).map_err(named)?;
+    let ended = hear(options, &waiting, &mut heard, stop).map_err(named)?;
     let summary = Summary {
         ended,
         frames_received: heard.received,
@@ -186,12 +187,12 @@ pub fn run(
     Ok(Outcome { summary, records: heard.records })
 }
 
-/// The sockets of the plan's ports. One whose datagrams `recvmsg` waits for has a time limit: the loop looks at `stop`.
-fn open(plan: &Plan, patience: Nanos) -> io::Result<Vec<Udp>> {
+/// The sockets of the ports that the options name. One whose datagrams `recvmsg` waits for has a time limit: the loop looks at `stop`.
+fn open(options: &ListenerOptions, patience: Nanos) -> io::Result<Vec<Udp>> {
     let open = |index| {
-        let mut local = plan.local;
-        if plan.local.port() > 0 {
-            local.set_port(plan.local.port().checked_add(index).ok_or(io::ErrorKind::AddrNotAvailable)?);
+        let mut local = options.local;
+        if options.local.port() > 0 {
+            local.set_port(options.local.port().checked_add(index).ok_or(io::ErrorKind::AddrNotAvailable)?);
         }
         let socket = Udp::bound(local)?;
         socket.stamp_receives()?;
@@ -199,7 +200,7 @@ fn open(plan: &Plan, patience: Nanos) -> io::Result<Vec<Udp>> {
         socket.set_receive_timeout(patience)?;
         Ok(socket)
     };
-    (0..plan.ports.max(1)).map(open).collect()
+    (0..options.ports.max(1)).map(open).collect()
 }
 
 /// What the listener waits for.
@@ -211,7 +212,7 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Waits once, as the plan says, and takes note of what came; `WouldBlock` when nothing did.
+    /// Waits once, as the options say, and takes note of what came; `WouldBlock` when nothing did.
     fn once(&self, wait: Wait, buffer: &mut [u8], heard: &mut Heard) -> io::Result<()> {
         if let Some(epoll) = self.epoll {
             return epoll.wait(self.patience, |index| {
@@ -232,12 +233,17 @@ impl Waiting<'_> {
     }
 }
 
-fn hear(plan: &Plan, waiting: &Waiting<'_>, heard: &mut Heard, stop: &dyn Fn() -> bool) -> io::Result<Ended> {
+fn hear(
+    options: &ListenerOptions,
+    waiting: &Waiting<'_>,
+    heard: &mut Heard,
+    stop: &dyn Fn() -> bool,
+) -> io::Result<Ended> {
     let mut buffer = vec![1_u8; 1 << 16];
     let mut quiet_since: Monotonic = clock::monotonic_now();
-    while plan.count == 0 || heard.received < plan.count {
+    while options.count == 0 || heard.received < options.count {
         let before = heard.received + heard.foreign;
-        match waiting.once(plan.wait, &mut buffer, heard) {
+        match waiting.once(options.wait, &mut buffer, heard) {
             Ok(()) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => return Err(error),
@@ -245,7 +251,7 @@ fn hear(plan: &Plan, waiting: &Waiting<'_>, heard: &mut Heard, stop: &dyn Fn() -
         if stop() {
             return Ok(Ended::Stopped);
         }
-        let Some(timeout) = plan.timeout else { continue };
+        let Some(timeout) = options.timeout else { continue };
         if heard.received + heard.foreign > before {
             quiet_since = clock::monotonic_now();
         } else if clock::monotonic_now().since(quiet_since) >= timeout {
@@ -286,8 +292,8 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::mpsc;
 
-    fn plan() -> Plan {
-        Plan {
+    fn options() -> ListenerOptions {
+        ListenerOptions {
             local: "127.0.0.1:0".parse().unwrap(),
             ports: 1,
             wait: Wait::Receive,
@@ -297,10 +303,11 @@ mod tests {
         }
     }
 
-    fn heard(plan: &Plan, datagrams: &[&[u8]]) -> Outcome {
+    fn heard(options: &ListenerOptions, datagrams: &[&[u8]]) -> Outcome {
         let (address, port) = mpsc::channel();
         std::thread::scope(|scope| {
-            let listener = scope.spawn(move || run(plan, |at| address.send(at).unwrap(), &|| false).unwrap());
+            let listener =
+                scope.spawn(move || run(options, |at| address.send(at).unwrap(), &|| false).unwrap());
             let talker = Udp::connected(port.recv().unwrap()).unwrap();
             for datagram in datagrams {
                 talker.send(datagram).unwrap();
@@ -326,7 +333,8 @@ mod tests {
         let datagrams = [datagram(7), datagram(9), datagram(8)];
         let parts: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
         let begun = clock::tai_now();
-        let outcome = heard(&Plan { wait, ..plan() }, &[parts[0], b"short", parts[1], parts[2]]);
+        let outcome =
+            heard(&ListenerOptions { wait, ..options() }, &[parts[0], b"short", parts[1], parts[2]]);
         let sequences: Vec<u64> = outcome.records.iter().map(|record| record.probe.sequence).collect();
         assert_eq!(sequences, [7, 9, 8]);
         for record in &outcome.records {
@@ -340,12 +348,12 @@ mod tests {
 
     #[test]
     fn silence_and_a_stop_end_it() {
-        let quiet = Plan { timeout: Some(Nanos::from_millis(30)), ..plan() };
+        let quiet = ListenerOptions { timeout: Some(Nanos::from_millis(30)), ..options() };
         let one = datagram(1);
         let outcome = heard(&quiet, &[&one, &one]);
         assert_eq!((outcome.summary.ended, outcome.summary.frames_received), (Ended::Timeout, 2));
         assert_eq!(outcome.summary.duplicates, 1);
-        let stopped = run(&Plan { count: 0, ..plan() }, |_| (), &|| true).unwrap();
+        let stopped = run(&ListenerOptions { count: 0, ..options() }, |_| (), &|| true).unwrap();
         assert_eq!(stopped.summary.ended, Ended::Stopped);
     }
 
@@ -353,8 +361,12 @@ mod tests {
     fn several_ports_are_heard_by_one_set() {
         // A range of free ports is found by trying: others may take one meanwhile.
         let (address, port) = mpsc::channel();
-        let several =
-            |first: u16, wait| Plan { local: ([127, 0, 0, 1], first).into(), ports: 3, wait, ..plan() };
+        let several = |first: u16, wait| ListenerOptions {
+            local: ([127, 0, 0, 1], first).into(),
+            ports: 3,
+            wait,
+            ..options()
+        };
         std::thread::scope(|scope| {
             let listener = scope.spawn(move || {
                 (20_000..60_000).step_by(7).find_map(|first| {
@@ -376,7 +388,7 @@ mod tests {
     fn a_taken_port_is_named() {
         let taken = Udp::bound("127.0.0.1:0".parse().unwrap()).unwrap();
         let local = taken.local().unwrap();
-        let error = run(&Plan { local, ..plan() }, |_| (), &|| true).unwrap_err();
+        let error = run(&ListenerOptions { local, ..options() }, |_| (), &|| true).unwrap_err();
         assert!(error.to_string().contains(&local.to_string()), "{error}");
     }
 

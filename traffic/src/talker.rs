@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The talker: one datagram per period, at its transmit time.
 //!
-//! In: a [`Plan`]. Out: datagrams that begin with a probe, and one record per datagram sent. It is an ordinary program:
+//! In: [`TalkerOptions`]. Out: datagrams that begin with a probe, and one record per datagram sent. It is an ordinary program:
 //! libc's `sendmsg`, `sendto`, `clock_nanosleep`, nothing of KTSN. In the loop it allocates nothing, logs nothing and
 //! never skips an instant: a late frame is sent late and seen as late.
 //!
@@ -81,7 +81,7 @@ impl Gaps {
 
 /// What to send.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TalkerOptions {
     /// Where to.
     pub destination: SocketAddr,
     /// How the time is met.
@@ -189,7 +189,7 @@ pub enum TalkError {
 }
 
 impl TalkError {
-    /// Whether the plan is wrong (exit status 2), rather than impossible here.
+    /// Whether the options are wrong (exit status 2), rather than impossible here.
     #[must_use]
     pub const fn is_usage(&self) -> bool {
         matches!(self, Self::Payload(_) | Self::Period(_) | Self::Ahead(_) | Self::Start { .. })
@@ -203,7 +203,7 @@ pub(crate) fn first_boundary(now: TxTime, ahead: Nanos, period: Nanos) -> TxTime
     clock::clock_of(now).at(earliest.div_ceil(period).saturating_mul(period))
 }
 
-impl Plan {
+impl TalkerOptions {
     /// How far before the transmit time the thread wakes.
     const fn ahead(&self) -> Nanos {
         match self.mode {
@@ -251,42 +251,46 @@ impl Plan {
     }
 }
 
-/// Carries out `plan`; `ready` is called once everything is in place, right before the first wait. Ends after
+/// Carries out `options`; `ready` is called once everything is in place, right before the first wait. Ends after
 /// `count` frames or when `stop` says so.
 ///
 /// # Errors
 /// [`TalkError`]; nothing was sent then.
-pub fn run(plan: &Plan, ready: impl FnOnce(), stop: &dyn Fn() -> bool) -> Result<Outcome, TalkError> {
-    plan.check()?;
-    let socket = plan.socket()?;
-    let mut payload = payload::blank(plan.payload_octets)?;
-    let mut records = prefaulted(plan.count, TalkRecord::BLANK);
-    plan.real_time.apply()?;
+pub fn run(
+    options: &TalkerOptions,
+    ready: impl FnOnce(),
+    stop: &dyn Fn() -> bool,
+) -> Result<Outcome, TalkError> {
+    options.check()?;
+    let socket = options.socket()?;
+    let mut payload = payload::blank(options.payload_octets)?;
+    let mut records = prefaulted(options.count, TalkRecord::BLANK);
+    options.real_time.apply()?;
     let both = clock::both_now();
     let offset = Offset::between(both.tai, both.monotonic);
     let stamps = StampClock::now();
-    let first = plan.first(offset)?;
+    let first = options.first(offset)?;
     ready();
 
     let mut errors = [0_u64; ERRORS];
     let mut sent = 0;
     let (mut index, mut at) = (0, first);
     let (cpu, begun) = (clock::thread_cpu_time(), clock::monotonic_now());
-    while (plan.count == 0 || index < plan.count) && !stop() {
-        let sequence = plan.first_sequence.wrapping_add(index);
+    while (options.count == 0 || index < options.count) && !stop() {
+        let sequence = options.first_sequence.wrapping_add(index);
         if index > 0 {
-            at = at.saturating_add(plan.gaps.before(sequence, plan.period));
+            at = at.saturating_add(options.gaps.before(sequence, options.period));
         }
         let probe = Probe { sequence, tx_time: clock::to_tai(at, offset) };
         probe.write(&mut payload)?;
-        let called_at = wait(plan, at);
+        let called_at = wait(options, at);
         if stop() {
             break;
         }
         index += 1;
-        if send(&socket, plan.mode, &payload, at, &mut errors) {
+        if send(&socket, options.mode, &payload, at, &mut errors) {
             sent += 1;
-            let returned_at = clock::to_tai(plan.clock.now(), offset);
+            let returned_at = clock::to_tai(options.clock.now(), offset);
             if records.len() < records.capacity() {
                 records.push(TalkRecord { probe, called_at: clock::to_tai(called_at, offset), returned_at });
             }
@@ -307,8 +311,8 @@ pub fn run(plan: &Plan, ready: impl FnOnce(), stop: &dyn Fn() -> bool) -> Result
 }
 
 /// Waits as the mode says and returns the reading right before the send.
-fn wait(plan: &Plan, at: TxTime) -> TxTime {
-    match plan.mode {
+fn wait(options: &TalkerOptions, at: TxTime) -> TxTime {
+    match options.mode {
         Mode::TxTime { lead } => clock::sleep_until(at.saturating_add(Nanos::new(-lead.get()))),
         Mode::Sleep => clock::sleep_until(at),
         Mode::Spin { margin } => {
@@ -318,7 +322,7 @@ fn wait(plan: &Plan, at: TxTime) -> TxTime {
             }
         }
     }
-    plan.clock.now()
+    options.clock.now()
 }
 
 /// Sends; failures are counted by errno.
@@ -353,8 +357,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn plan(destination: SocketAddr) -> Plan {
-        Plan {
+    fn options(destination: SocketAddr) -> TalkerOptions {
+        TalkerOptions {
             destination,
             mode: Mode::Sleep,
             clock: ScheduleClock::Tai,
@@ -390,8 +394,8 @@ mod tests {
             clocks.iter().map(move |&clock| (mode, clock))
         }) {
             let mut readied = false;
-            let plan = Plan { mode, clock, ..plan(address) };
-            let outcome = run(&plan, || readied = true, &|| false).unwrap();
+            let options = TalkerOptions { mode, clock, ..options(address) };
+            let outcome = run(&options, || readied = true, &|| false).unwrap();
             assert!(readied);
             assert_eq!((outcome.summary.frames_intended, outcome.summary.frames_sent), (5, 5));
             assert!(outcome.summary.errors.is_empty() && !outcome.summary.clock_stepped);
@@ -399,7 +403,7 @@ mod tests {
             for (index, record) in outcome.records.iter().enumerate() {
                 assert_eq!(record.probe.sequence, 100 + index as u64);
                 let step = record.probe.tx_time.since(outcome.records[0].probe.tx_time);
-                assert_eq!(step, plan.period.saturating_mul(index as i64));
+                assert_eq!(step, options.period.saturating_mul(index as i64));
                 let earliest = match mode {
                     Mode::TxTime { lead } => record.probe.tx_time.saturating_sub(lead),
                     _ => record.probe.tx_time,
@@ -416,21 +420,26 @@ mod tests {
     fn the_first_transmit_time_is_the_one_asked_for_or_refused() {
         let (_socket, address) = listener();
         let at = clock::tai_now().saturating_add(Nanos::from_millis(30));
-        let outcome = run(&Plan { start_at: Some(at), count: 1, ..plan(address) }, || (), &|| false).unwrap();
+        let outcome =
+            run(&TalkerOptions { start_at: Some(at), count: 1, ..options(address) }, || (), &|| false)
+                .unwrap();
         assert_eq!(outcome.records[0].probe.tx_time, at);
         let past = Some(clock::tai_now().saturating_sub(Nanos::from_seconds(1)));
-        let refused = run(&Plan { start_at: past, ..plan(address) }, || (), &|| false).unwrap_err();
+        let refused =
+            run(&TalkerOptions { start_at: past, ..options(address) }, || (), &|| false).unwrap_err();
         assert!(matches!(refused, TalkError::Start { .. }) && refused.is_usage());
     }
 
     #[test]
     fn wrong_plans_name_the_field_the_value_and_what_is_expected() {
         let (_socket, address) = listener();
-        let small = run(&Plan { payload_octets: 15, ..plan(address) }, || (), &|| false).unwrap_err();
+        let small =
+            run(&TalkerOptions { payload_octets: 15, ..options(address) }, || (), &|| false).unwrap_err();
         assert!(small.is_usage());
         let text = small.to_string();
         assert!(["payload", "15", "16"].iter().all(|word| text.contains(word)), "{text}");
-        let period = run(&Plan { period: Nanos::ZERO, ..plan(address) }, || (), &|| false).unwrap_err();
+        let period =
+            run(&TalkerOptions { period: Nanos::ZERO, ..options(address) }, || (), &|| false).unwrap_err();
         assert!(period.is_usage() && period.to_string().contains("1 us"));
     }
 
@@ -443,7 +452,7 @@ mod tests {
             asked.set(asked.get() + 1);
             asked.get() > 50
         };
-        let outcome = run(&Plan { count: 0, ..plan(address) }, || (), &stop).unwrap();
+        let outcome = run(&TalkerOptions { count: 0, ..options(address) }, || (), &stop).unwrap();
         assert!(outcome.summary.frames_sent > 0);
         assert_eq!(
             (outcome.records.len() as u64, outcome.summary.unrecorded),
@@ -454,7 +463,7 @@ mod tests {
     #[test]
     fn failed_sends_are_counted_by_name() {
         let refused = "127.0.0.1:9".parse().unwrap();
-        let outcome = run(&Plan { count: 3, ..plan(refused) }, || (), &|| false).unwrap();
+        let outcome = run(&TalkerOptions { count: 3, ..options(refused) }, || (), &|| false).unwrap();
         // Port 9 is closed: each frame leaves, each answer is told to the next send, which then still sends.
         assert_eq!(outcome.summary.frames_sent, 3);
         assert_eq!(outcome.summary.errors.values().sum::<u64>(), 2);

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use ktsn_measure::clock;
-use ktsn_measure::control::{self, Plan};
+use ktsn_measure::control::{self, ControllerOptions};
 use ktsn_measure::records::{save_arrivals, save_talk};
 use ktsn_measure::stats::Statistics;
 use ktsn_measure::talker::Mode;
@@ -92,7 +92,7 @@ pub(crate) fn answer(args: &AnswerArgs) -> ExitCode {
 }
 
 fn ask(args: &ControlArgs) -> Result<ExitCode, Failed> {
-    let plan = Plan {
+    let options = ControllerOptions {
         device: args.device,
         mode: args.lead.map_or(Mode::Sleep, |lead| Mode::TxTime { lead }),
         period: args.period,
@@ -105,7 +105,7 @@ fn ask(args: &ControlArgs) -> Result<ExitCode, Failed> {
     args.rights.warn("control");
     clock::stop_on_signals();
     let outcome =
-        control::run(&plan, || args.files.say_ready(), &clock::stop_requested).map_err(|error| {
+        control::run(&options, || args.files.say_ready(), &clock::stop_requested).map_err(|error| {
             let text = error.to_string();
             if error.is_usage() { Failed::Usage(text) } else { Failed::NotPossible(text) }
         })?;

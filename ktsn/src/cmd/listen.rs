@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use ktsn_time::Nanos;
 use ktsn_traffic::clock;
-use ktsn_traffic::listener::{self, Ended, ListenError, Outcome, Plan, Wait};
+use ktsn_traffic::listener::{self, Ended, ListenError, ListenerOptions, Outcome, Wait};
 use ktsn_traffic::records::{ArrivalRecord, save_arrivals};
 use ktsn_traffic::stats::{Jitter, Statistics};
 use serde::Serialize;
@@ -93,15 +93,16 @@ fn listen(args: &ListenArgs) -> Result<ExitCode, Failed> {
         WaitName::Spin => Wait::Spin,
     };
     let (local, count) = (args.local, args.count);
-    let plan = Plan { local, ports: args.ports, wait, count, timeout: args.timeout, real_time };
+    let options = ListenerOptions { local, ports: args.ports, wait, count, timeout: args.timeout, real_time };
     args.rights.warn("listen");
     clock::stop_on_signals();
-    let outcome = listener::run(&plan, |_| args.files.say_ready(), &clock::stop_requested).map_err(
-        |error| match error {
-            ListenError::Ports(_) => Failed::Usage(error.to_string()),
-            _ => Failed::NotPossible(error.to_string()),
-        },
-    )?;
+    let outcome =
+        listener::run(&options, |_| args.files.say_ready(), &clock::stop_requested).map_err(|error| {
+            match error {
+                ListenError::Ports(_) => Failed::Usage(error.to_string()),
+                _ => Failed::NotPossible(error.to_string()),
+            }
+        })?;
     if let Some(path) = &args.files.records {
         save_arrivals(path, &outcome.records)?;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `ktsn talk`: one datagram per period, at its transmit time.
 //!
-//! In: a destination and a plan. Out: datagrams that `ktsn listen` understands, records, figures. It is an ordinary
+//! In: a destination and a options. Out: datagrams that `ktsn listen` understands, records, figures. It is an ordinary
 //! program with and without `ktsn run`. Exit status 0; 1 a send failed or a clock was stepped; 2 wrong usage; 3 a right or
 //! the network is missing.
 
@@ -13,7 +13,7 @@ use ktsn_time::{Nanos, Tai};
 use ktsn_traffic::clock::{self, ScheduleClock};
 use ktsn_traffic::records::save_talk;
 use ktsn_traffic::stats::Statistics;
-use ktsn_traffic::talker::{self, Gaps, Mode, Outcome, Plan, TalkError};
+use ktsn_traffic::talker::{self, Gaps, Mode, Outcome, TalkError, TalkerOptions};
 use serde::Serialize;
 
 use super::observer::{Failed, Files, Rights, line, span};
@@ -116,8 +116,8 @@ fn destination(text: &str) -> Result<SocketAddr, Failed> {
     found.next().ok_or_else(|| wrong("no address of that name"))
 }
 
-fn plan(args: &TalkArgs) -> Result<Plan, Failed> {
-    Ok(Plan {
+fn options(args: &TalkArgs) -> Result<TalkerOptions, Failed> {
+    Ok(TalkerOptions {
         destination: destination(&args.destination)?,
         mode: match args.mode {
             Keeper::Txtime => Mode::TxTime { lead: args.lead },
@@ -140,10 +140,10 @@ fn plan(args: &TalkArgs) -> Result<Plan, Failed> {
 }
 
 fn talk(args: &TalkArgs) -> Result<ExitCode, Failed> {
-    let plan = plan(args)?;
+    let options = options(args)?;
     args.rights.warn("talk");
     clock::stop_on_signals();
-    let outcome = talker::run(&plan, || args.files.say_ready(), &clock::stop_requested)
+    let outcome = talker::run(&options, || args.files.say_ready(), &clock::stop_requested)
         .map_err(|error| refused(&error))?;
     if let Some(path) = &args.files.records {
         save_talk(path, &outcome.records)?;
@@ -201,11 +201,15 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_documented_ones() {
-        let plan = plan(&args(&["127.0.0.1:5000"]).unwrap()).unwrap();
-        assert_eq!(plan.mode, Mode::TxTime { lead: Nanos::from_micros(300) });
-        assert_eq!((plan.period, plan.payload_octets), (Nanos::from_millis(1), 64));
-        assert_eq!((plan.clock, plan.priority, plan.count), (ScheduleClock::Tai, Some(6), 0));
-        assert!(plan.real_time.fifo.is_none() && !plan.real_time.exact_timers && !plan.real_time.lock_memory);
+        let options = options(&args(&["127.0.0.1:5000"]).unwrap()).unwrap();
+        assert_eq!(options.mode, Mode::TxTime { lead: Nanos::from_micros(300) });
+        assert_eq!((options.period, options.payload_octets), (Nanos::from_millis(1), 64));
+        assert_eq!((options.clock, options.priority, options.count), (ScheduleClock::Tai, Some(6), 0));
+        assert!(
+            options.real_time.fifo.is_none()
+                && !options.real_time.exact_timers
+                && !options.real_time.lock_memory
+        );
     }
 
     #[test]
@@ -219,7 +223,7 @@ mod tests {
             let text = args(words).unwrap_err().to_string();
             assert!(expected.iter().all(|word| text.contains(word)), "{text}");
         }
-        let Err(Failed::Usage(text)) = plan(&args(&["127.0.0.1"]).unwrap()) else {
+        let Err(Failed::Usage(text)) = options(&args(&["127.0.0.1"]).unwrap()) else {
             panic!("a port is needed")
         };
         assert!(text.contains("127.0.0.1") && text.contains("ADDRESS:PORT"), "{text}");

@@ -12,7 +12,7 @@ use ktsn_time::Nanos;
 use ktsn_traffic::clock;
 use ktsn_traffic::listener::Ended;
 use ktsn_traffic::records::save_arrivals;
-use ktsn_traffic::tap::{self, Plan};
+use ktsn_traffic::tap::{self, TapOptions};
 
 use super::observer::{Failed, Files, span};
 
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &TapArgs) -> ExitCode {
 }
 
 fn watch(args: &TapArgs) -> Result<ExitCode, Failed> {
-    let plan = Plan {
+    let options = TapOptions {
         interface: args.interface.clone(),
         port: args.port,
         vxlan_port: (args.vxlan_port != 0).then_some(args.vxlan_port),
@@ -57,7 +57,7 @@ fn watch(args: &TapArgs) -> Result<ExitCode, Failed> {
         outgoing: args.outgoing,
     };
     clock::stop_on_signals();
-    let outcome = tap::run(&plan, || args.files.say_ready(), &clock::stop_requested)
+    let outcome = tap::run(&options, || args.files.say_ready(), &clock::stop_requested)
         .map_err(|error| Failed::NotPossible(error.to_string()))?;
     if let Some(path) = &args.files.records {
         save_arrivals(path, &outcome.records)?;

@@ -36,7 +36,7 @@ const BUFFER_OCTETS: i32 = 64 << 20;
 
 /// What to watch.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TapOptions {
     /// The device, in the calling thread's network namespace.
     pub interface: String,
     /// The listener's UDP port: innermost destination port of the frames to record.
@@ -119,7 +119,7 @@ fn read_frame(frame: &[u8], port: u16, vxlan_port: Option<u16>) -> Frame {
 }
 
 struct Watch<'a> {
-    plan: &'a Plan,
+    options: &'a TapOptions,
     stamps: StampClock,
     records: Vec<ArrivalRecord>,
     summary: Summary,
@@ -127,7 +127,7 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     fn take(&mut self, frame: &[u8], stamp_realtime: Option<u64>) {
-        let Frame::Probe { probe, tunnelled } = read_frame(frame, self.plan.port, self.plan.vxlan_port)
+        let Frame::Probe { probe, tunnelled } = read_frame(frame, self.options.port, self.options.vxlan_port)
         else {
             self.summary.others += 1;
             return;
@@ -144,22 +144,22 @@ impl Watch<'_> {
     }
 }
 
-/// Watches as `plan` says; `ready` is called once every frame from then on is seen. Ends by count, timeout, or when
+/// Watches as `options` say; `ready` is called once every frame from then on is seen. Ends by count, timeout, or when
 /// `stop` says so (asked fifty times a second; what has arrived until then is still taken).
 ///
 /// # Errors
 /// [`TapError`].
-pub fn run(plan: &Plan, ready: impl FnOnce(), stop: &dyn Fn() -> bool) -> Result<Outcome, TapError> {
+pub fn run(options: &TapOptions, ready: impl FnOnce(), stop: &dyn Fn() -> bool) -> Result<Outcome, TapError> {
     use crate::listener::Ended;
-    let interface = || plan.interface.clone();
-    let index = sys::index(&plan.interface)
+    let interface = || options.interface.clone();
+    let index = sys::index(&options.interface)
         .map_err(|source| TapError::Interface { interface: interface(), source })?;
     let failed = |source| TapError::Socket { interface: interface(), source };
-    let tap = sys::Tap::open(index, BUFFER_OCTETS, plan.outgoing).map_err(failed)?;
+    let tap = sys::Tap::open(index, BUFFER_OCTETS, options.outgoing).map_err(failed)?;
     let mut batch = sys::Batch::new();
     let stamps = StampClock::now();
-    let records = prefaulted(plan.count, ArrivalRecord::BLANK);
-    let mut watch = Watch { plan, stamps, records, summary: Summary::default() };
+    let records = prefaulted(options.count, ArrivalRecord::BLANK);
+    let mut watch = Watch { options, stamps, records, summary: Summary::default() };
     ready();
     let mut quiet_since = clock::monotonic_now();
     watch.summary.ended = loop {
@@ -173,13 +173,13 @@ pub fn run(plan: &Plan, ready: impl FnOnce(), stop: &dyn Fn() -> bool) -> Result
         if watch.summary.frames_seen > before {
             quiet_since = now;
         }
-        if plan.count > 0 && watch.summary.frames_seen >= plan.count {
+        if options.count > 0 && watch.summary.frames_seen >= options.count {
             break Ended::Count;
         }
         if stopped {
             break Ended::Stopped;
         }
-        if plan.timeout.is_some_and(|timeout| now.since(quiet_since) >= timeout) {
+        if options.timeout.is_some_and(|timeout| now.since(quiet_since) >= timeout) {
             break Ended::Timeout;
         }
         clock::sleep_until(clock::ScheduleClock::Monotonic.now().saturating_add(PAUSE));

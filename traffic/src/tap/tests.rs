@@ -67,8 +67,9 @@ fn other_ports_and_short_payloads_are_other_frames() {
 #[test]
 fn a_missing_device_is_named() {
     let interface = "ktsn-none0".to_owned();
-    let plan = Plan { interface, port: PORT, vxlan_port: None, count: 0, timeout: None, outgoing: false };
-    let error = run(&plan, || (), &|| true).unwrap_err();
+    let options =
+        TapOptions { interface, port: PORT, vxlan_port: None, count: 0, timeout: None, outgoing: false };
+    let error = run(&options, || (), &|| true).unwrap_err();
     assert!(matches!(error, TapError::Interface { .. }));
     assert!(error.to_string().contains("ktsn-none0") && error.to_string().contains("ip link"), "{error}");
 }
