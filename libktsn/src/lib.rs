@@ -2,8 +2,8 @@
 //! libktsn.so: the send core, preloaded into programs that use `SO_TXTIME`.
 //!
 //! In: the program's socket calls. Out: timed UDP datagrams and frames of packet sockets in the daemon's shared memory; everything else
-//! goes to the kernel as it came. Where the program asks for it, blocking receive calls are awake when an arrival is expected ([`receive`]).
-//! A program that was never attached behaves as without this library.
+//! goes to the kernel as it came. Where the program asks for it, blocking receive calls are awake when an arrival is expected
+//! ([`receive`]). A program that was never attached behaves as without this library.
 //!
 //! It must never, in a hook: allocate, lock, log, panic, or change `errno` on success. A hook waits only where this list says so:
 //! * **A send** ([`send`] has each wait with its bound): for slots as for room in a socket's buffer, for a daemon that lives, and until its

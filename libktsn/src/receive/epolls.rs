@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which listeners are in which epoll set, and under which data.
 //!
-//! In: what `epoll_ctl` the kernel accepted, listeners by their numbers. Out: the listeners of a set, and those that events name. Events only ever come from the
-//! kernel: a table that is incomplete, or wrong about a number that was used again behind our back, costs a spin and nothing else.
+//! In: what `epoll_ctl` the kernel accepted, listeners by their numbers. Out: the listeners of a set, and those that events name.
+//! Events only ever come from the kernel: a table that is incomplete, or wrong about a number that was used again behind our back,
+//! costs a spin and nothing else.
 
 use core::ffi::c_int;
 use core::sync::atomic::{
