@@ -45,7 +45,7 @@ case ${1:-} in
         shopt -s nullglob
         # Without gRPC's tracing, which would link and start an HTTP server and its templates, and without net/http's copy of HTTP/2, which
         # client-go and gRPC have from golang.org/x/net. On the node no function is copied into its callers (a tenth less), nor begins at a
-        # multiple of 32 (2 % less; Go 1.26 and newer); the controller of a large cluster has more to do.
+        # multiple of 32 (2 % less; Go 1.26 and newer), nor in ktsn-chart; the controller of a large cluster has more to do.
         alignment=
         case $(go tool link -h 2>&1 || true) in *-funcalign*) alignment='-funcalign=8' ;; esac
         for program in cmd/*/; do

@@ -5,6 +5,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"ktsn.io/ktsn/k8s/deploy/helm"
 )
 
 const crd = `
@@ -27,7 +29,7 @@ func TestFaultsAreFound(t *testing.T) {
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - {name: c, image: i, securityContext: {capabilities: {drop: [ALL]}}"
 	set := "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    spec:\n"
 	held := set + "      securityContext: {seccompProfile: {type: RuntimeDefault}}\n      containers:\n      - name: c\n        image: i\n        securityContext: {capabilities: {drop: [ALL]}}\n"
-	known, err := newSchemas([]string{crd})
+	known, err := newSchemas([]helm.Object{{Text: crd}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,11 +13,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
-	"helm.sh/helm/v3/pkg/chartutil"
+	"ktsn.io/ktsn/k8s/deploy/helm"
 )
+
+// namespace is where the plain manifests put everything.
+const namespace = "kube-system"
 
 const plainHeader = `# SPDX-License-Identifier: Apache-2.0
 # What the chart in k8s/deploy/helm/ktsn renders with its defaults, for those without Helm. Written by
@@ -25,7 +29,7 @@ const plainHeader = `# SPDX-License-Identifier: Apache-2.0
 `
 
 const variantHeader = `# SPDX-License-Identifier: Apache-2.0
-# What Helm renders of the values beside it; ktsn k8s must render the same. Written by scripts/manifests.sh; never edited.
+# What the chart renders of the values beside it. Written by scripts/manifests.sh; never edited.
 `
 
 // valuesSuffix ends the names of values beside the defaults: each names a branch of the templates.
@@ -49,42 +53,33 @@ func main() {
 }
 
 func run(folder string, write bool) ([]string, error) {
-	chart, err := loadChart(filepath.Join(folder, "helm/ktsn"))
+	crds, own, err := render(nil, nil)
 	if err != nil {
 		return nil, err
 	}
-	rendered, err := chart.render(nil)
-	if err != nil {
-		return nil, err
-	}
-	known, err := newSchemas(chart.crds)
+	known, err := newSchemas(crds)
 	if err != nil {
 		return nil, err
 	}
 	plain := filepath.Join(folder, "manifests/ktsn.yaml")
-	faults, err := kept(plain, plainHeader+rendered, write)
+	faults, err := kept(plain, plainHeader+helm.Text(crds)+helm.Text(own), write)
 	if err != nil {
 		return nil, err
 	}
-	faults = append(faults, known.check("chart, defaults", rendered)...)
+	faults = append(faults, known.check("chart, defaults", helm.Text(crds)+helm.Text(own))...)
 	variants, err := filepath.Glob(filepath.Join(folder, "check/variants/*"+valuesSuffix))
 	if err != nil || len(variants) == 0 {
 		return nil, fmt.Errorf("%s/check/variants: no variants: %w", folder, err)
 	}
 	for _, variant := range variants {
-		values, err := chartutil.ReadValuesFile(variant)
-		if err != nil {
-			return nil, err
-		}
-		text, err := chart.render(values)
+		_, own, err := render([]string{variant}, nil)
 		if err != nil {
 			faults = append(faults, fmt.Sprintf("%s: %v", variant, err))
 			continue
 		}
-		faults = append(faults, known.check(variant, text)...)
+		faults = append(faults, known.check(variant, helm.Text(own))...)
 		// The CRDs are the same in each.
-		own := text[len(chart.crdText()):]
-		found, err := kept(strings.TrimSuffix(variant, valuesSuffix)+".yaml", variantHeader+own, write)
+		found, err := kept(strings.TrimSuffix(variant, valuesSuffix)+".yaml", variantHeader+helm.Text(own), write)
 		if err != nil {
 			return nil, err
 		}
@@ -109,6 +104,21 @@ func run(folder string, write bool) ([]string, error) {
 		faults = append(faults, known.check(sample, string(text))...)
 	}
 	return faults, nil
+}
+
+// render is what `helm template` makes of files with values and of assignments: the CRDs, and the other objects.
+func render(files, assignments []string) (crds, own []helm.Object, err error) {
+	chart, err := helm.Load()
+	if err != nil {
+		return nil, nil, err
+	}
+	values, err := chart.Values(files, assignments)
+	if err != nil {
+		return nil, nil, err
+	}
+	objects, err := chart.Render(values, helm.Release{Namespace: namespace, Service: "Helm"})
+	first := slices.IndexFunc(objects, func(object helm.Object) bool { return !object.IsDefinition() })
+	return objects[:max(first, 0)], objects[max(first, 0):], err
 }
 
 // kept holds a file against what it must be, or writes it.

@@ -9,24 +9,22 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"ktsn.io/ktsn/k8s/deploy/helm"
 )
 
 // The chart's PrometheusRule has the rules of the file that Prometheus takes, templates of annotations untouched; its ConfigMap
 // has the dashboard. Neither is there by default.
 func TestTheChartCarriesRulesAndDashboard(t *testing.T) {
-	chart, err := loadChart("../helm/ktsn")
+	_, objects, err := render(nil, []string{"monitoring.rules=true", "monitoring.dashboard=true", "monitoring.labels.release=prometheus"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	monitoring := map[string]any{"rules": true, "dashboard": true, "labels": map[string]any{"release": "prometheus"}}
-	text, err := chart.render(map[string]any{"monitoring": monitoring})
+	_, defaults, err := render(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, err := chart.render(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := helm.Text(defaults)
 	if strings.Contains(plain, "PrometheusRule") || strings.Contains(plain, "ktsn-dashboard") {
 		t.Error("there by default")
 	}
@@ -43,7 +41,7 @@ func TestTheChartCarriesRulesAndDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := 0
-	for _, document := range documents(text) {
+	for _, made := range objects {
 		var object struct {
 			Kind     string
 			Metadata struct {
@@ -53,7 +51,7 @@ func TestTheChartCarriesRulesAndDashboard(t *testing.T) {
 			Spec any
 			Data map[string]string
 		}
-		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+		if err := yaml.Unmarshal([]byte(made.Text), &object); err != nil {
 			t.Fatal(err)
 		}
 		switch {

@@ -5,7 +5,6 @@ package main
 import (
 	"encoding/json"
 	"maps"
-	"strings"
 	"testing"
 
 	"github.com/google/cel-go/cel"
@@ -21,26 +20,17 @@ const controllerUser = "system:serviceaccount:kube-system:ktsn-controller"
 // owned is a Node that has an owner and a finalizer.
 const owned = `{"metadata":{"name":"kn1","ownerReferences":[{"apiVersion":"v1","kind":"Machine","name":"m","uid":"u1"}],"finalizers":["example.org/drain"]},"spec":{}}`
 
-// policyOf is an admission policy as the chart renders it.
-func policyOf(t *testing.T, name string) *admission.ValidatingAdmissionPolicy {
-	return policyWith(t, name, nil)
-}
-
-// policyWith is the same with values.
-func policyWith(t *testing.T, name string, values map[string]any) *admission.ValidatingAdmissionPolicy {
+// policyOf is an admission policy as the chart renders it with assignments of values.
+func policyOf(t *testing.T, name string, assignments ...string) *admission.ValidatingAdmissionPolicy {
 	t.Helper()
-	chart, err := loadChart("../helm/ktsn")
+	_, objects, err := render(nil, assignments)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := chart.render(values)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, document := range documents(text) {
-		if strings.Contains(document, "kind: ValidatingAdmissionPolicy\n") {
+	for _, object := range objects {
+		if object.Value["kind"] == "ValidatingAdmissionPolicy" {
 			policy := &admission.ValidatingAdmissionPolicy{}
-			if err := yaml.Unmarshal([]byte(document), policy); err != nil {
+			if err := yaml.Unmarshal([]byte(object.Text), policy); err != nil {
 				t.Fatal(err)
 			}
 			if policy.Name == name {
@@ -151,7 +141,6 @@ func TestAnAgentIsConfinedToItsNode(t *testing.T) {
 // With the real-time check an agent also changes the annotations of that, and without it not.
 func TestAnAgentAnswersRealTimeChecksWhereTheyAreOn(t *testing.T) {
 	const before = `{"metadata":{"name":"kn1","annotations":{"ktsn.io/rt-check":"now","example.org/x":"y"}},"spec":{}}`
-	on := map[string]any{"agent": map[string]any{"rtCheck": map[string]any{"enabled": true}}}
 	for _, c := range []struct {
 		name, node, change string
 		off, on            bool
@@ -161,7 +150,7 @@ func TestAnAgentAnswersRealTimeChecksWhereTheyAreOn(t *testing.T) {
 		{"an annotation of others", "kn1", `{"metadata":{"annotations":{"example.org/x":null}}}`, false, false},
 		{"its report", "kn1", `{"metadata":{"annotations":{"ktsn.io/stream-status":"{}"}}}`, true, true},
 	} {
-		for values, want := range map[*map[string]any]bool{nil: c.off, &on: c.on} {
+		for assignment, want := range map[string]bool{"agent.rtCheck.enabled=false": c.off, "agent.rtCheck.enabled=true": c.on} {
 			var old, object, change map[string]any
 			for _, read := range []struct {
 				text string
@@ -174,12 +163,8 @@ func TestAnAgentAnswersRealTimeChecksWhereTheyAreOn(t *testing.T) {
 			merge(object, change)
 			user := map[string]any{"username": agentUser, "extra": map[string]any{"authentication.kubernetes.io/node-name": []any{c.node}}}
 			input := map[string]any{"request": map[string]any{"name": "kn1", "userInfo": user}, "object": object, "oldObject": old}
-			policy := policyOf(t, "ktsn-node-agent")
-			if values != nil {
-				policy = policyWith(t, "ktsn-node-agent", *values)
-			}
-			if got := admits(t, policy, input); got != want {
-				t.Errorf("%s, on %v: %v", c.name, values != nil, got)
+			if got := admits(t, policyOf(t, "ktsn-node-agent", assignment), input); got != want {
+				t.Errorf("%s, %s: %v", c.name, assignment, got)
 			}
 		}
 	}

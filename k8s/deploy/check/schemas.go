@@ -22,6 +22,8 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
+
+	"ktsn.io/ktsn/k8s/deploy/helm"
 )
 
 // operatorRules are a kind of the Prometheus operator; promtool tests the rules (tests/tests/metrics.rs).
@@ -43,7 +45,7 @@ type schemas struct {
 	own     map[schema.GroupVersionKind]own
 }
 
-func newSchemas(crds []string) (*schemas, error) {
+func newSchemas(crds []helm.Object) (*schemas, error) {
 	known := runtime.NewScheme()
 	if err := scheme.AddToScheme(known); err != nil {
 		return nil, err
@@ -53,8 +55,8 @@ func newSchemas(crds []string) (*schemas, error) {
 	}
 	options := kjson.SerializerOptions{Strict: true}
 	s := &schemas{decoder: kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, known, known, options), own: map[schema.GroupVersionKind]own{}}
-	for _, text := range crds {
-		if err := s.addCRD(text); err != nil {
+	for _, crd := range crds {
+		if err := s.addCRD(crd.Text); err != nil {
 			return nil, err
 		}
 	}

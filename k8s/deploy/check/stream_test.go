@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"ktsn.io/ktsn/k8s/deploy/helm"
 )
 
 const right = `
@@ -90,7 +92,7 @@ func TestAStreamsFieldsAreChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := newSchemas([]string{string(crd)})
+	known, err := newSchemas([]helm.Object{{Text: string(crd)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +117,7 @@ func TestABadDefinitionIsFound(t *testing.T) {
 		"isIP(self) && ip(self)": "isIP(self) && yp(self)", "scope: Namespaced": "scope: Everywhere", "storage: true": "storage: false",
 		"{name: Frames, type: integer": "{name: Frames, type: number of frames",
 	} {
-		if _, err := newSchemas([]string{strings.Replace(string(good), from, to, 1)}); err == nil {
+		if _, err := newSchemas([]helm.Object{{Text: strings.Replace(string(good), from, to, 1)}}); err == nil {
 			t.Errorf("%q instead of %q is taken", to, from)
 		}
 	}
