@@ -16,5 +16,5 @@ mod sys;
 
 pub use cpus::cpus_of;
 pub use error::HostError;
-pub use programs::{find_program, is_installed};
+pub use programs::{find_own, find_program, is_installed};
 pub use sys::{enter_namespace, exists, in_new_network, inherit, leave_network, pin, within};

@@ -21,6 +21,13 @@ pub fn find_program(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&places).map(|place| place.join(name)).find(is_program)
 }
 
+/// A program of KTSN: beside the running one, else on the search path.
+#[must_use]
+pub fn find_own(name: &str) -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
+    beside.filter(|beside| beside.is_file()).or_else(|| find_program(OsStr::new(name)))
+}
+
 /// Whether a program of this name can be started.
 #[must_use]
 pub fn is_installed(name: &str) -> bool {

@@ -4,13 +4,13 @@
 //! In: the words of the command line. Out: that program in place of this one, with the same words, octet by octet; it keeps the process, so
 //! signals and exit status are its own. Where it is missing: which package brings it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use ktsn_host::find_program;
+use ktsn_host::find_own;
 
 const PROGRAM: &str = "ktsn-bench";
 
@@ -57,10 +57,9 @@ fn is_ours(words: &[OsString]) -> bool {
     }
 }
 
-/// Its program: beside this one, else on the search path.
+/// Its program.
 pub(crate) fn program() -> Option<PathBuf> {
-    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
-    beside.filter(|beside| beside.is_file()).or_else(|| find_program(OsStr::new(PROGRAM)))
+    find_own(PROGRAM)
 }
 
 /// Carries the words out if they are the laboratory's: then it returns only when that is not possible, with the exit status.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `ktsn k8s`: KTSN in a Kubernetes cluster, by the user's kubectl.
 //!
-//! In: a subcommand. Out: what was done or found. Exit status 0 done; 1 failed, or not ready; 2 wrong usage; 3 no kubectl, or no cluster.
+//! In: a subcommand. Out: what was done or found. Exit status 0 done; 1 failed, or not ready; 2 wrong usage; 3 no kubectl, no cluster, or
+//! no package ktsn-k8s.
 
 mod connectivity;
 mod install;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::k8s::chart;
+use crate::k8s::chart::{Fault, Program, Renderer as _};
 use crate::k8s::cluster::{Cluster, Kubectl, Refused};
 
 const EXAMPLES: &str = "\
@@ -24,7 +25,7 @@ Examples:
   ktsn k8s status --wait
   ktsn k8s uninstall --crds
 
-Exit status: 0 done; 1 failed, or not ready; 2 wrong usage; 3 no kubectl, or no cluster.";
+Exit status: 0 done; 1 failed, or not ready; 2 wrong usage; 3 no kubectl, no cluster, or no package ktsn-k8s.";
 
 /// Install KTSN in a Kubernetes cluster, look at it, test it, remove it.
 #[derive(Args, Clone, Debug)]
@@ -45,12 +46,12 @@ enum Command {
 /// Does what the subcommand says.
 pub(crate) fn run(args: &K8sArgs) -> ExitCode {
     let done = match &args.command {
-        Command::Install(args) => args.target.open().and_then(|cluster| install::run(&cluster, args)),
+        Command::Install(args) => install(args),
         Command::Status(args) => args.target.open().and_then(|cluster| status::run(&cluster, args)),
         Command::ConnectivityTest(args) => {
             args.target.open().and_then(|cluster| connectivity::run(&cluster, args))
         }
-        Command::Uninstall(args) => args.target.open().and_then(|cluster| uninstall::run(&cluster, args)),
+        Command::Uninstall(args) => uninstall(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -64,6 +65,18 @@ pub(crate) fn run(args: &K8sArgs) -> ExitCode {
             ExitCode::from(status)
         }
     }
+}
+
+/// Values are read before the cluster is asked.
+fn install(args: &install::InstallArgs) -> Result<(), Failed> {
+    let renderer = Program::find()?;
+    let chart = args.chart(&renderer)?;
+    install::run(&args.target.open()?, &renderer, chart, args)
+}
+
+fn uninstall(args: &uninstall::UninstallArgs) -> Result<(), Failed> {
+    let chart = Program::find()?.chart(&[], None)?;
+    uninstall::run(&args.target.open()?, &chart.defaults, args)
 }
 
 /// Why a command was not done, by exit status.
@@ -85,6 +98,16 @@ impl From<Refused> for Failed {
                 "{text}\n  this user lacks a right: use an administrator's kubeconfig or --context"
             )),
             Refused::NotFound(text) | Refused::Other(text) => Self::Broken(text),
+        }
+    }
+}
+
+impl From<Fault> for Failed {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Missing(text) => Self::NotPossible(text),
+            Fault::Values(text) => Self::Usage(text),
+            Fault::Broken(text) => Self::Broken(text),
         }
     }
 }
@@ -182,24 +205,6 @@ fn architecture() -> &'static str {
     }
 }
 
-/// The chart's values with those of the command line.
-fn values(files: &[String], assignments: &[String]) -> Result<Value, Failed> {
-    let mut values = chart::defaults().map_err(Failed::Broken)?;
-    for file in files {
-        let text = std::fs::read_to_string(file)
-            .map_err(|error| Failed::Usage(format!("--values {file}: {error}")))?;
-        chart::values_of(&text)
-            .and_then(|with| chart::override_values(&mut values, &with, ""))
-            .map_err(|fault| Failed::Usage(format!("--values {file}: {fault}")))?;
-    }
-    for text in assignments {
-        chart::assignment(text)
-            .and_then(|with| chart::override_values(&mut values, &with, ""))
-            .map_err(|fault| Failed::Usage(format!("--set {fault}")))?;
-    }
-    Ok(values)
-}
-
 /// A span of whole seconds, such as `90s`.
 fn seconds(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("expected a time such as 90s or 5m ({error})"))
@@ -222,11 +227,11 @@ fn agent_command(verb: &str, host: &Value, more: &[String]) -> Vec<String> {
 }
 
 /// The chart's values that say which directories a node has, and its VXLAN device: from the arguments of the installed agent.
-fn installed_values(daemons: Option<&Value>) -> Result<Value, Failed> {
-    let mut values = chart::defaults().map_err(Failed::Broken)?;
+fn installed_values(defaults: &Value, daemons: Option<&Value>) -> Value {
+    let mut values = defaults.clone();
     let containers = daemons.and_then(|daemons| daemons["spec"]["template"]["spec"]["containers"].as_array());
     let agent = containers.into_iter().flatten().find(|container| container["name"] == "agent");
-    let Some(agent) = agent else { return Ok(values) };
+    let Some(agent) = agent else { return values };
     values["images"]["node"] = agent["image"].clone();
     values["images"]["pullPolicy"] = agent["imagePullPolicy"].clone();
     for argument in agent["args"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -246,13 +251,13 @@ fn installed_values(daemons: Option<&Value>) -> Result<Value, Failed> {
         };
         *slot = json!(value);
     }
-    Ok(values)
+    values
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::k8s::recorded::Recorded;
+    use crate::k8s::recorded::{self, Recorded};
 
     #[test]
     fn a_cluster_that_cannot_be_reached_is_named() {
@@ -286,7 +291,7 @@ mod tests {
     fn the_installed_agent_says_where_things_are() {
         let daemons = json!({"spec": {"template": {"spec": {"containers": [{"name": "agent", "image": "r/ktsn-node:1", "imagePullPolicy": "Never",
             "args": ["--run-dir=/run/other", "--lib-dir=/var/lib/other/lib", "--vxlan-device=tsn0", "--resource=a.b/c", "--log-level=info"]}]}}}});
-        let values = installed_values(Some(&daemons)).unwrap();
+        let values = installed_values(&recorded::defaults(), Some(&daemons));
         assert_eq!(
             (&values["host"]["runDir"], &values["host"]["libDir"]),
             (&json!("/run/other"), &json!("/var/lib/other"))
@@ -301,17 +306,5 @@ mod tests {
                 && words.ends_with(&["--force".to_owned()]),
             "{words:?}"
         );
-    }
-
-    #[test]
-    fn wrong_values_are_wrong_usage() {
-        for (files, set, word) in [
-            (vec!["/nowhere.yaml".to_owned()], vec![], "/nowhere.yaml"),
-            (vec![], vec!["agent.lok=debug".to_owned()], "agent.lok"),
-            (vec![], vec!["agent".to_owned()], "NAME=VALUE"),
-        ] {
-            let Err(Failed::Usage(text)) = values(&files, &set) else { panic!("{word}") };
-            assert!(text.contains(word), "{text}");
-        }
     }
 }

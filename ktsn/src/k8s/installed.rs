@@ -201,6 +201,21 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// The recorded manifests are what the chart renders (scripts/manifests.sh).
+    #[test]
+    fn each_kind_of_the_chart_is_known_to_uninstall() {
+        let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/../k8s/deploy");
+        let mut found = std::collections::BTreeSet::new();
+        for name in ["manifests/ktsn.yaml", "check/variants/monitoring.yaml"] {
+            let text = std::fs::read_to_string(format!("{deploy}/{name}")).unwrap();
+            found.extend(text.lines().filter_map(|line| line.strip_prefix("kind: ")).map(str::to_lowercase));
+        }
+        assert!(found.remove("customresourcedefinition"));
+        let known: std::collections::BTreeSet<_> =
+            KINDS.iter().map(|(kind, ..)| (*kind).to_owned()).collect();
+        assert_eq!(found, known);
+    }
+
     #[test]
     fn pods_are_attached_by_resource_or_network() {
         let pod = |name: &str, networks: &str, slot: bool, phase: &str| {

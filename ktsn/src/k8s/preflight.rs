@@ -6,7 +6,6 @@
 
 use serde_json::Value;
 
-use super::chart;
 use super::cluster::{Cluster, Refused};
 use super::installed::{self, Found};
 use super::prefix::Prefix;
@@ -72,6 +71,8 @@ pub(crate) struct Wish<'w> {
     pub(crate) architecture: &'w str,
     /// The chart's `nodeSelector`.
     pub(crate) selector: &'w Value,
+    /// The chart's version.
+    pub(crate) version: &'w str,
 }
 
 /// What follows from the facts.
@@ -236,8 +237,8 @@ fn earlier(facts: &Facts, wish: &Wish<'_>, verdict: &mut Verdict) {
             object.namespace
         ));
     }
-    let (Some(old), new) = (installed::version(&facts.objects), chart::version()) else { return };
-    if numbers(&old) > numbers(&new) {
+    let (Some(old), new) = (installed::version(&facts.objects), wish.version) else { return };
+    if numbers(&old) > numbers(new) {
         verdict.faults.push(format!(
             "chart {old} is installed, and this ktsn has {new}: use a ktsn of version {old} or newer"
         ));
@@ -286,7 +287,14 @@ mod tests {
 
     fn judged(facts: &Facts, ranges: &str) -> Verdict {
         let selector = json!({});
-        judge(facts, &Wish { namespace: "kube-system", ranges, architecture: "amd64", selector: &selector })
+        let wish = Wish {
+            namespace: "kube-system",
+            ranges,
+            architecture: "amd64",
+            selector: &selector,
+            version: "0.1.0",
+        };
+        judge(facts, &wish)
     }
 
     #[test]
@@ -398,16 +406,8 @@ mod tests {
                 "chart 0.0.9 is installed: it becomes",
                 "",
             ),
-            (
-                object("serviceaccount", "kube-system", &labelled(&chart::version())),
-                "unfinished installation",
-                "",
-            ),
-            (
-                object("daemonset", "kube-system", &labelled(&chart::version())),
-                "values become the given ones",
-                "",
-            ),
+            (object("serviceaccount", "kube-system", &labelled("0.1.0")), "unfinished installation", ""),
+            (object("daemonset", "kube-system", &labelled("0.1.0")), "values become the given ones", ""),
             (object("daemonset", "kube-system", &labelled("9.0.0")), "", "use a ktsn of version 9.0.0"),
         ] {
             let verdict = judged(&Facts { objects: vec![object], ..facts() }, "10.99.0.0/16");

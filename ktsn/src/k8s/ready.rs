@@ -216,30 +216,6 @@ mod tests {
     }
 
     #[test]
-    fn the_chart_has_one_daemonset_for_each_part() {
-        let release = crate::k8s::chart::Release { namespace: "plant", service: "ktsn" };
-        let values = crate::k8s::chart::defaults().unwrap();
-        let objects = crate::k8s::chart::render(&values, &release, &[]).unwrap();
-        let mut sets: Vec<_> = objects
-            .iter()
-            .filter(|object| object.kind() == "DaemonSet")
-            .map(|set| {
-                let template = &set.value["spec"]["template"];
-                assert_eq!(
-                    installed::is_daemon(&set.value),
-                    installed::is_daemon(template),
-                    "{}",
-                    set.name()
-                );
-                let container = template["spec"]["containers"][0]["name"].as_str().unwrap();
-                (set.name(), container, installed::is_daemon(&set.value))
-            })
-            .collect();
-        sets.sort_unstable();
-        assert_eq!(sets, [("ktsn-node", "agent", false), ("ktsnd", "ktsnd", true)]);
-    }
-
-    #[test]
     fn a_node_is_ready_with_its_pods_and_its_slots() {
         let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
         let crashes = json!({"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]});

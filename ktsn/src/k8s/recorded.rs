@@ -5,6 +5,9 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
+use super::chart::{Chart, Fault, Object, Renderer};
 use super::cluster::{Cluster, Refused, refusal};
 
 /// Answers by the beginning of the call. Of several with one beginning each is given once, the last one again and again.
@@ -62,5 +65,26 @@ impl Cluster for Recorded {
 
     fn pause(&self) -> Duration {
         Duration::from_millis(1)
+    }
+}
+
+/// The chart's values that `ktsn k8s` itself reads.
+pub(crate) fn defaults() -> Value {
+    json!({"images": {"node": "localhost/ktsn-node:dev", "controller": "localhost/ktsn-controller:dev", "pullPolicy": "IfNotPresent"},
+        "network": {"cidrs": "10.99.0.0/16", "vxlan": {"device": "ktsn.1"}}, "resource": {"name": "ktsn.io/tsn"},
+        "host": {"runDir": "/run/ktsn", "libDir": "/var/lib/ktsn", "cniBinDir": "/opt/cni/bin", "cniStateDir": "/var/lib/cni/ktsn",
+                 "kubeletDir": "/var/lib/kubelet"}, "nodeSelector": {}, "controller": {"nodeSelector": {}}})
+}
+
+/// A chart of one object, which says what was asked of the renderer.
+pub(crate) struct RecordedChart;
+
+impl Renderer for RecordedChart {
+    fn chart(&self, words: &[String], values: Option<&Value>) -> Result<Chart, Fault> {
+        let values = values.cloned().unwrap_or_else(defaults);
+        let text = format!("{} {values}", words.join(" "));
+        let objects =
+            vec![Object { text, value: json!({"kind": "ConfigMap", "metadata": {"name": "asked"}}) }];
+        Ok(Chart { version: "0.1.0".to_owned(), defaults: defaults(), values, objects })
     }
 }

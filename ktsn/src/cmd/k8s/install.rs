@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Failed, Images, Target, agent_command, architecture, seconds, values};
-use crate::k8s::chart::{self, Object, Release};
+use super::{Failed, Images, Target, agent_command, architecture, seconds};
+use crate::k8s::chart::{Chart, Object, Renderer, text_of};
 use crate::k8s::cluster::{Cluster, Refused};
 use crate::k8s::installed::{self, KINDS};
 use crate::k8s::node_pods::Task;
@@ -54,22 +54,35 @@ pub(super) struct InstallArgs {
     timeout: Duration,
 }
 
+impl InstallArgs {
+    /// The chart with the values of the command line.
+    pub(super) fn chart(&self, renderer: &dyn Renderer) -> Result<Chart, Failed> {
+        let files = self.values.iter().map(|file| format!("--values={file}"));
+        let words: Vec<_> = files.chain(self.set.iter().map(|text| format!("--set={text}"))).collect();
+        Ok(renderer.chart(&words, None)?)
+    }
+}
+
 /// Installs.
-pub(super) fn run(cluster: &dyn Cluster, args: &InstallArgs) -> Result<(), Failed> {
-    let mut values = values(&args.values, &args.set)?;
-    for (name, image) in [("node", "node"), ("controller", "controller")] {
-        let is_default = values["images"][name] == chart::defaults().map_err(Failed::Broken)?["images"][name];
+pub(super) fn run(
+    cluster: &dyn Cluster,
+    renderer: &dyn Renderer,
+    chart: Chart,
+    args: &InstallArgs,
+) -> Result<(), Failed> {
+    let mut values = chart.values;
+    for name in ["node", "controller"] {
+        let is_default = values["images"][name] == chart.defaults["images"][name];
         if is_default || args.images.registry.is_some() || args.images.tag.is_some() {
-            values["images"][name] = json!(args.images.reference(image));
+            values["images"][name] = json!(args.images.reference(name));
         }
     }
     if let Some(ranges) = &args.cidr {
         values["network"]["cidrs"] = json!(ranges);
     }
-    let (facts, nodes) = preflight(cluster, args, &mut values)?;
-    let release = Release { namespace: &args.namespace, service: "ktsn" };
-    let objects = chart::render(&values, &release, &[]).map_err(Failed::Broken)?;
-    let text = chart::text_of(&objects);
+    let (facts, nodes) = preflight(cluster, args, &chart.version, &mut values)?;
+    let objects = renderer.chart(&[format!("--namespace={}", args.namespace)], Some(&values))?.objects;
+    let text = text_of(&objects);
     rights(cluster, &text)?;
     look_at_nodes(cluster, args, &values, &nodes)?;
     if args.dry_run {
@@ -85,6 +98,7 @@ pub(super) fn run(cluster: &dyn Cluster, args: &InstallArgs) -> Result<(), Faile
 fn preflight(
     cluster: &dyn Cluster,
     args: &InstallArgs,
+    version: &str,
     values: &mut Value,
 ) -> Result<(Facts, Vec<String>), Failed> {
     let facts = Facts::read(cluster)?;
@@ -94,6 +108,7 @@ fn preflight(
         ranges: &ranges,
         architecture: architecture(),
         selector: &values["nodeSelector"],
+        version,
     };
     let verdict = preflight::judge(&facts, &wish);
     for note in &verdict.notes {
@@ -263,7 +278,7 @@ fn why(cluster: &dyn Cluster, state: &State, patience: Duration) -> String {
 mod tests {
     use super::*;
     use crate::k8s::installed::condition;
-    use crate::k8s::recorded::Recorded;
+    use crate::k8s::recorded::{Recorded, RecordedChart};
     use clap::Parser;
 
     #[derive(Debug, Parser)]
@@ -311,10 +326,15 @@ mod tests {
         Recorded::new(&all)
     }
 
+    fn installed(cluster: &Recorded, words: &[&str]) -> Result<(), Failed> {
+        let args = args(words);
+        run(cluster, &RecordedChart, args.chart(&RecordedChart).unwrap(), &args)
+    }
+
     #[test]
     fn a_fit_cluster_is_looked_at_then_changed_then_waited_for() {
         let cluster = cluster(&[]);
-        run(&cluster, &args(&["--registry", "r.example", "--tag", "1"])).unwrap();
+        installed(&cluster, &["--registry", "r.example", "--tag", "1"]).unwrap();
         let applies: Vec<String> =
             cluster.calls().into_iter().filter(|call| call.starts_with("apply")).collect();
         assert_eq!(applies.len(), 3, "{applies:?}");
@@ -326,8 +346,10 @@ mod tests {
             inputs[1]
         );
         assert!(
-            inputs[2].contains("image: r.example/ktsn-controller:1")
-                && inputs[2].contains("managed-by: ktsn")
+            inputs[2].contains(r#""controller":"r.example/ktsn-controller:1""#)
+                && inputs[2].contains("--namespace=kube-system"),
+            "{}",
+            inputs[2]
         );
         assert_eq!(inputs[0], inputs[2]);
         assert!(condition(&serde_json::from_str::<Value>(READY).unwrap()["items"][0], "Ready"));
@@ -351,7 +373,7 @@ mod tests {
             (vec![(probe, Ok(r#"{"items": []}"#)), (probe, Ok(fault))], vec![], "1 faults"),
         ] {
             let cluster = cluster(&answers);
-            let Err(Failed::Broken(text)) = run(&cluster, &args(&words)) else { panic!("{expected}") };
+            let Err(Failed::Broken(text)) = installed(&cluster, &words) else { panic!("{expected}") };
             assert!(text.contains(expected) && text.contains("nothing was changed"), "{text}");
             let changed = cluster
                 .calls()
@@ -373,7 +395,7 @@ mod tests {
             "status": {"containerStatuses": [{"image": "i", "state": {"waiting": {"reason": "ErrImageNeverPull"}}}]}}]}"#;
         let cluster =
             cluster(&[("get --raw /api/v1/namespaces/kube-system/pods?labelSelector=app", Ok(pods))]);
-        let Err(Failed::Broken(text)) = run(&cluster, &args(&[])) else { panic!("ready") };
+        let Err(Failed::Broken(text)) = installed(&cluster, &[]) else { panic!("ready") };
         assert!(
             ["not ready within", "node n1", "ErrImageNeverPull", "--registry", "uninstall"]
                 .iter()

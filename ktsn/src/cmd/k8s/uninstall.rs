@@ -44,8 +44,8 @@ pub(super) struct UninstallArgs {
     timeout: Duration,
 }
 
-/// Removes.
-pub(super) fn run(cluster: &dyn Cluster, args: &UninstallArgs) -> Result<(), Failed> {
+/// Removes. `defaults`: the chart's values, for what the installed agent does not say.
+pub(super) fn run(cluster: &dyn Cluster, defaults: &Value, args: &UninstallArgs) -> Result<(), Failed> {
     let objects = installed::objects(cluster)?;
     if let Some((name, namespace)) = installed::helm_release(&objects) {
         return Err(Failed::Broken(format!(
@@ -55,7 +55,7 @@ pub(super) fn run(cluster: &dyn Cluster, args: &UninstallArgs) -> Result<(), Fai
     // The agent's: its arguments say which directories the nodes have.
     let daemons =
         objects.iter().find(|object| object.kind == "daemonset" && !installed::is_daemon(&object.value));
-    let mut values = installed_values(daemons.map(|found| &found.value))?;
+    let mut values = installed_values(defaults, daemons.map(|found| &found.value));
     if daemons.is_none() || args.images.registry.is_some() || args.images.tag.is_some() {
         values["images"]["node"] = args.images.reference("node").into();
     }
@@ -229,7 +229,7 @@ fn clear_crds(cluster: &dyn Cluster, is_asked: bool) -> Result<bool, Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::k8s::recorded::Recorded;
+    use crate::k8s::recorded::{Recorded, defaults};
     use clap::Parser;
 
     #[derive(Debug, Parser)]
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn attached_pods_are_listed_and_keep_ktsn_unless_forced() {
         let refused = cluster(PODS, DAEMONS, "");
-        let Err(Failed::Broken(text)) = run(&refused, &args(&[])) else { panic!("removed") };
+        let Err(Failed::Broken(text)) = run(&refused, &defaults(), &args(&[])) else { panic!("removed") };
         assert!(text.contains("\n  plant/axis-1 on n1") && text.contains("--force"), "{text}");
         assert!(
             !refused.calls().iter().any(|call| call.starts_with("delete") || call.starts_with("apply")),
@@ -282,7 +282,9 @@ mod tests {
             refused.calls()
         );
         let forced = cluster(PODS, DAEMONS, "left: states of 1 interfaces");
-        let Err(Failed::Broken(text)) = run(&forced, &args(&["--force"])) else { panic!("clean") };
+        let Err(Failed::Broken(text)) = run(&forced, &defaults(), &args(&["--force"])) else {
+            panic!("clean")
+        };
         assert!(
             text.contains("node n1: states of 1 interfaces") && text.contains("n2 is not Ready"),
             "{text}"
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn a_second_run_clears_what_the_first_one_left() {
         let cluster = cluster(NONE, NONE, "removed: all");
-        let Err(Failed::Broken(text)) = run(&cluster, &args(&["--crds", "--tag", "7"])) else {
+        let Err(Failed::Broken(text)) = run(&cluster, &defaults(), &args(&["--crds", "--tag", "7"])) else {
             panic!("n2 is not Ready")
         };
         assert!(!text.contains("node n1"), "{text}");
@@ -318,7 +320,7 @@ mod tests {
     #[test]
     fn a_release_of_helm_is_helms() {
         let daemons = r#"{"items": [{"metadata": {"name": "ktsn-node", "annotations": {"meta.helm.sh/release-name": "tsn", "meta.helm.sh/release-namespace": "kube-system"}}}]}"#;
-        let Err(Failed::Broken(text)) = run(&cluster(NONE, daemons, ""), &args(&[])) else {
+        let Err(Failed::Broken(text)) = run(&cluster(NONE, daemons, ""), &defaults(), &args(&[])) else {
             panic!("removed")
         };
         assert!(text.contains("helm uninstall tsn -n kube-system"), "{text}");
