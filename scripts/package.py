@@ -3,8 +3,9 @@
 """Packages of KTSN.
 
 In: the programs that `make build` made. Out, in one directory: Debian packages and RPMs of KTSN (programs, library, manual pages,
-completions, systemd unit) and of the laboratory (ktsn-bench), their debug symbols, archives of the container images, the Helm chart, a CycloneDX document for each, and SHA256SUMS. The
-same programs and the same commit give the same octets. It must never: need root, a container engine, or the network, except for nfpm's modules.
+completions, systemd unit), of the laboratory (ktsn-bench) and of the Helm chart's renderer (ktsn-k8s), debug symbols, archives of the
+container images, the Helm chart, a CycloneDX document for each, and SHA256SUMS. The same programs and the same commit give the same
+octets. It must never: need root, a container engine, or the network, except for nfpm's modules.
 """
 
 import argparse
@@ -35,10 +36,11 @@ CHART = ROOT / "k8s/deploy/helm/ktsn"
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 # Folders that are ours, and go with each package.
 OWN = {"ktsn": ("/etc/ktsn", "/usr/lib/ktsn", "/usr/share/doc/ktsn", "/usr/share/doc/ktsn/examples", "/usr/share/doc/ktsn/examples/schedules",
-       "/usr/share/doc/ktsn/examples/monitoring"), "ktsn-bench": ("/usr/share/doc/ktsn-bench",)}
-# The programs of each package, with the words that make their manual pages and completions.
+       "/usr/share/doc/ktsn/examples/monitoring"), "ktsn-bench": ("/usr/share/doc/ktsn-bench",), "ktsn-k8s": ("/usr/share/doc/ktsn-k8s",)}
+# The programs of each package, with the words that make their manual pages and completions; a Go program has neither, and no symbols.
 PROGRAMS = {"ktsn": {"ktsn": ("/usr/bin/ktsn", "generate"), "ktsnd": ("/usr/sbin/ktsnd", "--generate")},
-            "ktsn-bench": {"ktsn-bench": ("/usr/bin/ktsn-bench", "generate")}}
+            "ktsn-bench": {"ktsn-bench": ("/usr/bin/ktsn-bench", "generate")},
+            "ktsn-k8s": {"ktsn-chart": ("/usr/bin/ktsn-chart", None)}}
 RPM_PLACES = {"/usr/share/zsh/vendor-completions": "/usr/share/zsh/site-functions"}
 MAINTAINER = "The KTSN maintainers"
 DESCRIPTIONS = {"ktsn": """Exact transmit times for programs in containers
@@ -46,7 +48,9 @@ KTSN hands a program's datagrams to the network at the instants that the program
 asks for (SO_TXTIME), also from containers and behind overlay networks. ktsnd is
 the daemon, libktsn.so the library that programs preload, ktsn the command line.""", "ktsn-bench": """Measurements of KTSN, machines and guests
 ktsn-bench has the commands ktsn bench, rt, vm, remote and report: experiments on one
-machine or two, throw-away guests, and reports of what was measured."""}
+machine or two, throw-away guests, and reports of what was measured.""", "ktsn-k8s": """Installation of KTSN in a Kubernetes cluster
+ktsn-k8s has what the commands ktsn k8s install and uninstall need: the Helm chart of
+KTSN, and the program ktsn-chart that renders it."""}
 
 
 class Failed(Exception):
@@ -107,9 +111,11 @@ class Stage:
 
 def stage_programs(programs, stage, debug):
     """The programs without what only a debugger reads, which goes into `debug` under its build id."""
-    for name, (to, _) in PROGRAMS[stage.package].items():
+    for name, (to, word) in PROGRAMS[stage.package].items():
         source = built(programs / name)
         path = stage.file(source, to, executable=True)
+        if word is None:
+            continue
         found = re.search(r"Build ID: ([0-9a-f]{40})", run("readelf", "-n", path))
         if not found:
             raise Failed(f"{source}: it has no build id; link it with --build-id")
@@ -131,12 +137,13 @@ def strip(path):
 
 def stage_pages(programs, stage, scratch):
     made = scratch / f"{stage.package}.pages"
-    for name, (_, word) in PROGRAMS[stage.package].items():
+    words = {name: word for name, (_, word) in PROGRAMS[stage.package].items() if word}
+    for name, word in words.items():
         for kind in ("man", "completions"):
             run(programs / name, word, kind, made / kind)
-    for page in sorted((made / "man").iterdir()):
+    for page in sorted(made.glob("man/*")):
         stage.text(f"/usr/share/man/man{page.suffix[1:]}/{page.name}.gz", gzip.compress(page.read_bytes(), 9, mtime=0))
-    for name in PROGRAMS[stage.package]:
+    for name in words:
         # Without its indentation, two fifths of it: no text of it goes over lines.
         lines = (made / f"completions/{name}.bash").read_bytes().splitlines(keepends=True)
         stage.text(f"/usr/share/bash-completion/completions/{name}", b"".join(line.lstrip(b" ") for line in lines))
@@ -169,8 +176,10 @@ def stage_rest(programs, stage, version):
 def needs(*programs):
     """(dependencies of the Debian package, of the RPM): the newest version of each symbol that the programs ask for."""
     asked = "\n".join(run("readelf", "-V", "-W", path) for path in programs)
-    newest = max(tuple(map(int, found.split("."))) for found in re.findall(r"Name: GLIBC_([\d.]+)", asked))
-    glibc = ".".join(map(str, newest))
+    versions = [tuple(map(int, found.split("."))) for found in re.findall(r"Name: GLIBC_([\d.]+)", asked)]
+    if not versions:
+        return [], []  # static
+    glibc = ".".join(map(str, max(versions)))
     return ([f"libc6 (>= {glibc})", "libgcc-s1 (>= 4.2)"],
             [f"libc.so.6(GLIBC_{glibc})(64bit)", "libgcc_s.so.1()(64bit)"])
 
@@ -203,7 +212,7 @@ def packages(package, programs, out, scratch, version, epoch, architecture):
     if package == "ktsn":
         stage_rest(programs, stage, version)
         scripts = {"scripts": {"preremove": str(RECIPE / "prerm.sh"), "postinstall": str(RECIPE / "postinst.sh"), "postremove": str(RECIPE / "postrm.sh")}}
-        more_of_deb = {"recommends": ["iptables", "nftables"], "suggests": ["ktsn-bench"]}
+        more_of_deb = {"recommends": ["iptables", "nftables"], "suggests": ["ktsn-bench", "ktsn-k8s"]}
     else:
         for_deb, for_rpm = [*for_deb, f"ktsn (= {version})"], [*for_rpm, f"ktsn = {version}-1"]
     deb = recipe(package, version, architecture, epoch, stage) | scripts | more_of_deb | {"depends": for_deb}
@@ -211,9 +220,10 @@ def packages(package, programs, out, scratch, version, epoch, architecture):
     debug.package = f"{package}-dbgsym"
     symbols = recipe(debug.package, version, architecture, epoch, debug) | {"section": "debug", "depends": [f"{package} (= {version})"]}
     made = []
-    for config, form, file in ((deb, "deb", f"{package}_{version}_{architecture}.deb"),
-                               (rpm, "rpm", f"{package}-{version}-1.{ARCHITECTURES[architecture]}.rpm"),
-                               (symbols, "deb", f"{package}-dbgsym_{version}_{architecture}.deb")):
+    forms = [(deb, "deb", f"{package}_{version}_{architecture}.deb"), (rpm, "rpm", f"{package}-{version}-1.{ARCHITECTURES[architecture]}.rpm")]
+    if debug.directory.exists():
+        forms.append((symbols, "deb", f"{package}-dbgsym_{version}_{architecture}.deb"))
+    for config, form, file in forms:
         (scratch / "nfpm.json").write_text(json.dumps(config))
         run(nfpm(), "package", "--config", scratch / "nfpm.json", "--packager", form, "--target", out / file,
             env=os.environ | {"SOURCE_DATE_EPOCH": str(epoch)})
@@ -295,9 +305,10 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         sizes = {}
-        for package, crates in (("ktsn", ("ktsn", "ktsnd", "libktsn")), ("ktsn-bench", ("ktsn-bench",))):
+        for package, components in (("ktsn", sbom.crates("ktsn", "ktsnd", "libktsn")), ("ktsn-bench", sbom.crates("ktsn-bench")),
+                                    ("ktsn-k8s", sbom.modules(programs / "ktsn-chart"))):
             made, sizes[f"{package}, installed"] = packages(package, programs, out, scratch, version, epoch, chosen.arch)
-            (out / f"{package}.cdx.json").write_text(sbom.document(package, version, epoch, sbom.crates(*crates), made))
+            (out / f"{package}.cdx.json").write_text(sbom.document(package, version, epoch, components, made))
         for name, (archive, octets, components) in archives(programs, out, scratch, version, chosen.arch).items():
             sizes |= {f"ktsn-{name}, archive": archive.stat().st_size, f"ktsn-{name}, unpacked": octets}
             (out / f"ktsn-{name}.cdx.json").write_text(sbom.document(f"ktsn-{name}", version, epoch, components, [archive]))
