@@ -51,8 +51,8 @@ test-clients: setup ## real programs under libktsn against the kernel, into out/
 test-virtio-net: setup ## the driver of virtio-net/: on the host, and in guests under QEMU, into out/virtio-net; ONLY=text picks checks
 	@virtio-net/test/run.py $(if $(ONLY),--only "$(ONLY)")
 
-test-package: package ## installs and removes the packages in a clean Debian 12 and in a guest of it under systemd, starts the images' programs, into out/test-package (root)
-	@tests/package/test.py $(BIN)
+test-package: package ## installs and removes the packages in a clean Debian 12 and in a guest of it under systemd, starts the images' programs, into out/test-package (root); OLD=an older out/package: update and rollback
+	@tests/package/test.py $(BIN) $(OLD)
 
 test-plant: package ## two hosts with real drivers and other kernels under QEMU 11, each scene of tests/plant/scenes, into out/plant (root); ALL=1: each card with each kernel; ONLY=text
 	@tests/plant/plant.py $(if $(ALL),--all) $(if $(ONLY),--only "$(ONLY)")
@@ -69,7 +69,7 @@ test-injections: setup ## a signal at every instruction of an expecting call, by
 test-hostile: programs ## pods attack a daemon beside an innocent stream, timed, into out/hostile/results.json (root); ONLY=text ROUNDS=10
 	@PROGRAMS=$(BIN) ONLY="$(ONLY)" ROUNDS="$(ROUNDS)" FRAMES="$(FRAMES)" QUIET="$(QUIET)" scripts/hostile.sh
 
-soak: programs ## kill, cut, fill and delete at random under traffic; accounts for every frame and resource in out/soak/results.json (root); MINUTES=10 SEED=n BIN_OLD=an older ktsnd
+soak: programs ## kill, cut, fill and delete at random under traffic; accounts for every frame and resource in out/soak/results.json (root); MINUTES=10 SEED=n BIN_OLD=directory of an older ktsnd and libktsn.so
 	@tests/soak/soak.py --programs $(BIN) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BIN_OLD),--old $(BIN_OLD))
 
 demo: programs ## measure KTSN against bare metal and Flannel's path; writes out/demo/report.html (root)
@@ -143,8 +143,8 @@ fuzz: setup ## every fuzz target, guided by coverage, from fuzz/corpus; SECONDS=
 fuzz-virtio-net: setup ## a hostile device against the driver of virtio-net/; SECONDS=60
 	@virtio-net/test/run.py --fuzz "$(or $(SECONDS),60)"
 
-e2e-k8s: build ## KTSN in a real two-node Kubernetes cluster on this machine; writes out/e2e/k8s.{json,html} (root); QUICK=1 judges no times, CACHED=1 builds no Kubernetes
-	@tests/k8s/e2e.py --programs $(BIN) $(if $(QUICK),--quick) $(if $(CACHED),--cached)
+e2e-k8s: build ## KTSN in a real two-node Kubernetes cluster on this machine; writes out/e2e/k8s.{json,html} (root); QUICK=1 judges no times, CACHED=1 builds no Kubernetes, OLD=an older out/package: update and rollback
+	@tests/k8s/e2e.py --programs $(BIN) $(if $(QUICK),--quick) $(if $(CACHED),--cached) $(if $(OLD),--old $(OLD))
 
 clean: ## remove everything that the other targets made
 	$(CARGO) clean

@@ -35,7 +35,8 @@ class Soak:
     def begin(self):
         """Attaches the pods; one lasting and one mortal program in each."""
         for pod in PODS:
-            self._attach(pod)
+            if not self._attach(pod):
+                raise RuntimeError(f"Attach {pod} was refused")
             self._program(pod, "lasting")
             self._program(pod, "mortal")
         self.settle()

@@ -59,8 +59,10 @@ def _dies_with_us():
 class Bed:
     """The namespaces, the run directory on its small tmpfs, and the programs."""
 
-    def __init__(self, binaries):
+    def __init__(self, binaries, older=None):
         self.binaries = pathlib.Path(binaries).resolve()
+        # Programs take turns with these.
+        self.libraries = [place / "libktsn.so" for place in (self.binaries, older) if place]
         self.stem = f"ktsns{os.getpid()}"
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="ktsn-soak-"))
         self.run_dir = self.directory / "run"
@@ -145,13 +147,12 @@ class Bed:
 
     def attachment(self, name):
         """The encoded request that attaches a pod."""
-        peer = control.text(1, "10.244.1.0/24") + control.text(2, "192.168.50.2") + control.text(3, "02:00:00:00:01:02")
-        vxlan = control.text(4, "192.168.50.1") + control.text(6, peer)
-        whole = (control.text(1, name) + control.text(2, self.of("p" + name)) + control.text(3, "eth0") + control.text(4, UPLINK) +
-                 control.text(5, vxlan) + control.text(8, "send") + control.number(9, 10_000_000_000))
+        peer = {"prefix": "10.244.1.0/24", "vtep": "192.168.50.2", "mac": "02:00:00:00:01:02"}
+        whole = {"name": name, "netns": self.of("p" + name), "interface": "eth0", "uplink": UPLINK, "late": "send", "overrun_limit": "10s",
+                 "overlay": {"vxlan": {"local": "192.168.50.1", "peers": [peer]}}}
         if name == PODS[1]:  # so that there are bpf objects
-            whole += control.text(40, "short")
-        return control.text(1, whole)
+            whole["ingress"] = "short"
+        return control.text(2, json.dumps(whole))
 
     def links(self):
         """Lines of host A's devices."""
@@ -173,7 +174,8 @@ class Bed:
 
     def talk(self, pod, sender, keys):
         """Starts a talker under libktsn."""
-        environment = dict(os.environ, LD_PRELOAD=str(self.binaries / "libktsn.so"), KTSN_RUN_DIR=str(self.run_dir), KTSN_POLICY="strict",
+        library = self.libraries[sender % len(self.libraries)]
+        environment = dict(os.environ, LD_PRELOAD=str(library), KTSN_RUN_DIR=str(self.run_dir), KTSN_POLICY="strict",
                            KTSN_LOG="off")
         command = [self.talker, FAR_POD, PORT, f"sender={sender}", f"record={self.directory}/{sender}", *keys]
         return self.spawn("p" + pod, ["env", *(f"{key}={environment[key]}" for key in ("LD_PRELOAD", "KTSN_RUN_DIR", "KTSN_POLICY", "KTSN_LOG")),

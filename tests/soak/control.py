@@ -27,11 +27,6 @@ def text(field, value):
     return _varint(field << 3 | 2) + _varint(len(octets)) + octets
 
 
-def number(field, value):
-    """An unsigned number as protobuf writes it."""
-    return _varint(field << 3) + _varint(value)
-
-
 def _frame(kind, flags, stream, body):
     return struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + body
 

@@ -35,10 +35,12 @@ def arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="examples:\n  make soak MINUTES=10\n  make soak MINUTES=60 SEED=7\n"
                "  tests/soak/soak.py --programs target/release --minutes 5 --seed 7\n"
-               "  tests/soak/soak.py --programs target/release --old /opt/ktsn-0.1/ktsnd\n\n"
+               "  tests/soak/soak.py --programs target/release --old /opt/ktsn-0.1\n\n"
                "Exit status: 0 nothing found; 1 a hang, a leak or a frame without account; 2 wrong usage; 3 not possible here.")
     parser.add_argument("--programs", type=pathlib.Path, required=True, help="directory of ktsn, ktsnd and libktsn.so")
-    parser.add_argument("--old", type=pathlib.Path, help="the ktsnd that upgrades begin with and rollbacks return to (default: a copy)")
+    parser.add_argument("--old", type=pathlib.Path,
+                        help="directory of the ktsnd that upgrades begin with and rollbacks return to, and of the libktsn.so of every other program "
+                             "(default: a copy)")
     parser.add_argument("--minutes", type=float, default=10, help="of actions (default 10)")
     parser.add_argument("--seed", type=int, help="of the actions and their pauses (default: the time)")
     parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / "out/soak", help="directory of results.json")
@@ -94,7 +96,7 @@ def soaked(given, bed, verdict):
     """The run; `verdict` is filled as it goes, so that a hang leaves what was known."""
     bed.open()
     copy = bed.directory / "ktsnd-old"
-    shutil.copy2(given.old or given.programs / "ktsnd", copy)
+    shutil.copy2((given.old or given.programs) / "ktsnd", copy)
     daemon = Daemon(bed, [copy, given.programs.resolve() / "ktsnd"])
     daemon.start()
     tap = Tap(bed, given.lose)
@@ -172,7 +174,7 @@ def main():
                "machine": {"kernel": platform.release(), "cpus": os.cpu_count(), "load": os.getloadavg()}}
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        bed, began = Bed(given.programs), time.monotonic()
+        bed, began = Bed(given.programs, given.old and given.old.resolve()), time.monotonic()
         try:
             soaked(given, bed, verdict)
         except Hang as hang:
