@@ -61,8 +61,8 @@ impl ServedAttachments {
 
     /// An index that was free for longest: news about the attachment that had one before must not meet the next.
     pub(super) fn free_index(&self) -> Result<AttachmentIndex, NodeError> {
-        let all = (self.next..limits::ATTACHMENTS_MAX as u16).chain(0..self.next).map(AttachmentIndex);
-        all.into_iter().find(|index| !self.attached.contains_key(index)).ok_or(NodeError::Full)
+        let mut all = (self.next..limits::ATTACHMENTS_MAX as u16).chain(0..self.next).map(AttachmentIndex);
+        all.find(|index| !self.attached.contains_key(index)).ok_or(NodeError::Full)
     }
 
     /// An attachment is about to get this index.
