@@ -3,11 +3,12 @@
 //! Needs root; without it the test says so and proves nothing.
 
 use ktsn_measure::clock::{RealTime, ScheduleClock};
+use ktsn_measure::listener::{self, ListenerOptions, Wait};
 use ktsn_measure::records::join;
 use ktsn_measure::results::Series;
 use ktsn_measure::series::{Facts, untapped};
 use ktsn_measure::talker::{self, Mode};
-use ktsn_measure::{listener, records::RunRecords, tap};
+use ktsn_measure::{records::RunRecords, tap};
 use ktsn_time::Nanos;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
@@ -71,9 +72,8 @@ fn run_over(pair: &Pair, mode: Mode) {
             pair.enter(1);
             let local = format!("10.71.0.2:{PORT}").parse().unwrap();
             let timeout = Some(Nanos::from_seconds(5));
-            let (wait, real_time) = (listener::Wait::Receive, RealTime::default());
-            let options =
-                listener::ListenerOptions { local, ports: 1, wait, count: FRAMES, timeout, real_time };
+            let (wait, real_time) = (Wait::Receive, RealTime::default());
+            let options = ListenerOptions { local, ports: 1, wait, count: FRAMES, timeout, real_time };
             listener::run(&options, |_| ready_too.send(()).unwrap(), &|| false).unwrap()
         });
         let stop = &stop;
