@@ -71,7 +71,7 @@ fn frame(class: TrafficClass, sdu_octets: u32, id: u64) -> Frame {
     let wire_octets = (u64::from(sdu_octets) + OVERHEAD_OCTETS).max(WIRE_OCTETS_MIN) as u32;
     Frame {
         id: FrameId(id),
-        tenant: 0,
+        attachment: 0,
         class,
         tx_time: None,
         pushed_at: Monotonic::ZERO,
