@@ -90,6 +90,8 @@ pub enum Event {
     Disrupted,
     /// TAI − UTC changed.
     TaiOffset(Option<i16>, Option<i16>),
+    /// The page is an older ktsn's. Once for each publisher.
+    OlderPage,
     /// The page cannot be used. Once for each kind of lie.
     Refused(PageError),
 }
@@ -119,6 +121,9 @@ impl std::fmt::Display for Event {
             Self::TaiOffset(from, to) => {
                 write!(out, "TAI - UTC changed from {} to {}", seconds(from), seconds(to))
             }
+            Self::OlderPage => out.write_str(
+                "the host's ktsn is older than this one: the page has TAI - UTC where UTC - TAI is expected; update the host, the next version does not read such a page",
+            ),
             Self::Refused(error) => write!(out, "the page is not used: {error}"),
         }
     }
@@ -277,6 +282,9 @@ impl Follower {
         }
         let Some(before) = self.page else {
             (self.page, self.count) = (Some(page), count);
+            if page.has_older_sign {
+                events.push(Event::OlderPage);
+            }
             return;
         };
         if let Err(error) = page.check_after(&before, self.settings.jump_max) {
@@ -285,6 +293,9 @@ impl Follower {
         if page.marker != before.marker {
             self.estimator.forget();
             events.push(Event::Disrupted);
+        }
+        if page.has_older_sign && !before.has_older_sign {
+            events.push(Event::OlderPage);
         }
         if page.tai_offset != before.tai_offset {
             events.push(Event::TaiOffset(before.tai_offset, page.tai_offset));

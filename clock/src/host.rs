@@ -267,6 +267,7 @@ impl Publisher {
             marker: self.marker,
             status: if state.is_synchronised { Status::Synchronized } else { Status::FreeRunning },
             tai_offset: i16::try_from(state.tai_offset).ok().filter(|&offset| offset != 0),
+            has_older_sign: false,
             leap: match state.leap {
                 1 => Leap::InsertAhead,
                 -1 => Leap::DeleteAhead,

@@ -35,6 +35,8 @@ const SECONDS: std::ops::RangeInclusive<u64> = 1_483_228_800..=8_000_000_000;
 /// vmclock's field has the sign of UTC − TAI: Linux computes TAI as UTC less the field (`tai_adjust` of ptp_vmclock). UTC − TAI was −10 s in
 /// 1972 and is −37 s since 2017; 0: not known.
 const UTC_LESS_TAI_SECONDS: std::ops::RangeInclusive<i16> = -99..=0;
+/// A ktsn before 0.1.0 wrote TAI − UTC into the field.
+const OLDER_TAI_SECONDS: std::ops::RangeInclusive<i16> = 1..=99;
 /// A follower waits some of these for a window, and calls a page of 1.5 s too old.
 const INTERVAL: std::ops::RangeInclusive<u64> = 1_000_000..=1_000_000_000;
 const LEAP_MAX: u8 = 5;
@@ -127,6 +129,8 @@ pub struct Page {
     pub status: Status,
     /// TAI − UTC in seconds.
     pub tai_offset: Option<i16>,
+    /// The page has TAI − UTC where UTC − TAI stands: an older ktsn wrote it. [`Page::write`] never does.
+    pub has_older_sign: bool,
     /// A leap second.
     pub leap: Leap,
     /// The counter at `time`.
@@ -221,10 +225,8 @@ pub enum PageError {
     /// A counter value that the host's counter has not reached.
     #[error("the page's counter is {0} ahead of the host's own, which an exchange found")]
     CounterAhead(u64),
-    /// An impossible offset of TAI. A publisher that gives TAI − UTC instead of UTC − TAI has the wrong sign.
-    #[error(
-        "the page's tai_offset_sec (UTC - TAI) is {0} s, expected -99 to 0; is the host's ktsn older than the guest's?"
-    )]
+    /// An impossible offset of TAI.
+    #[error("the page's tai_offset_sec (UTC - TAI) is {0} s, expected -99 to 0, or 1 to 99 of an older ktsn")]
     Tai(i16),
     /// An unknown state.
     #[error("the page's clock status is {0}, expected 0 to 4")]
@@ -396,7 +398,8 @@ impl Page {
             return Err(PageError::Time(seconds));
         }
         let has_tai = flags & TAI_VALID != 0;
-        if has_tai && !UTC_LESS_TAI_SECONDS.contains(&utc_less_tai) {
+        let has_older_sign = has_tai && OLDER_TAI_SECONDS.contains(&utc_less_tai);
+        if has_tai && !has_older_sign && !UTC_LESS_TAI_SECONDS.contains(&utc_less_tai) {
             return Err(PageError::Tai(utc_less_tai));
         }
         if !INTERVAL.contains(&interval) {
@@ -411,7 +414,8 @@ impl Page {
             kind,
             marker,
             status,
-            tai_offset: has_tai.then(|| utc_less_tai.wrapping_neg()),
+            tai_offset: has_tai.then(|| utc_less_tai.wrapping_abs()),
+            has_older_sign,
             leap,
             counter: Host(counter),
             time: Utc(seconds * 1_000_000_000 + (whole >> 64) as u64),

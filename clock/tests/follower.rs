@@ -27,6 +27,7 @@ struct World {
     rate_error: f64,
     marker: u64,
     tai_offset: Option<i16>,
+    has_older_sign: bool,
     seed: u64,
     count: u32,
     follower: Follower,
@@ -46,6 +47,7 @@ impl World {
             rate_error: 0.0,
             marker: seed,
             tai_offset: None,
+            has_older_sign: false,
             seed,
             count: 0,
             follower: Follower::new(settings),
@@ -79,6 +81,7 @@ impl World {
             marker: self.marker,
             status: Status::Synchronized,
             tai_offset: self.tai_offset,
+            has_older_sign: self.has_older_sign,
             leap: Leap::None,
             counter: self.host_at(self.now),
             time: self.true_at(self.now),
@@ -288,6 +291,23 @@ fn a_dead_publisher_is_hold_over_and_then_unsynchronised_within_2_s() {
     world.follow(10);
     assert!(world.error() < 1500);
     assert!(world.events.contains(&Event::Disrupted));
+}
+
+/// An older host's page is followed. It is said once, and again only after a newer one.
+#[test]
+fn a_page_of_an_older_ktsn_is_followed_and_said_once() {
+    let mut world = World::new(1.0, 9, Settings::default());
+    let said = |world: &World| world.events.iter().filter(|event| **event == Event::OlderPage).count();
+    (world.tai_offset, world.has_older_sign) = (Some(37), true);
+    world.follow(40);
+    assert_eq!((world.check().tai_offset, said(&world)), (Some(37), 1));
+    // The host is updated, and the update is taken back.
+    for has_older_sign in [false, true] {
+        (world.marker, world.has_older_sign) = (world.marker + 1, has_older_sign);
+        world.follow(40);
+        assert_eq!(world.check().state, State::Following);
+    }
+    assert_eq!(said(&world), 2);
 }
 
 /// After a backward step a clock is steered to the time that runs slower, and not after its publisher has died.

@@ -34,6 +34,7 @@ fn page() -> Page {
         marker: 0x1122_3344_5566_7788,
         status: Status::Synchronized,
         tai_offset: Some(37),
+        has_older_sign: false,
         leap: Leap::InsertAhead,
         counter: Host(123_456_789_012_345),
         time: Utc(1_790_000_000_250_000_000),
@@ -109,8 +110,7 @@ fn every_lie_has_a_name() {
         (34, &[4], |error| matches!(error, PageError::Unusable(Status::Unreliable))),
         (34, &[0], |error| matches!(error, PageError::Unusable(Status::Unknown))),
         (36, &(-200_i16).to_le_bytes(), |error| matches!(error, PageError::Tai(-200))),
-        // The other sign, which a reader of the ABI would take for TAI = UTC - 37 s.
-        (36, &[37, 0], |error| matches!(error, PageError::Tai(37))),
+        (36, &[100, 0], |error| matches!(error, PageError::Tai(100))),
         (38, &[6], |error| matches!(error, PageError::Leap(6))),
         (39, &[64], |error| matches!(error, PageError::Shift(64))),
         (39, &[63], |error| matches!(error, PageError::Period(_))),
@@ -139,6 +139,16 @@ fn every_lie_has_a_name() {
         }
     }
     assert!(matches!(Page::read(&words(), KIND), Err(PageError::Magic(0))));
+}
+
+/// A host may be updated after its guests: an older ktsn wrote TAI − UTC.
+#[test]
+fn the_sign_of_an_older_publisher_is_read() {
+    let memory = words();
+    page().write(&memory, OCTETS);
+    put(&memory, 36, &37_i16.to_le_bytes());
+    let read = Page::read(&memory, KIND).map(|(read, _)| (read.tai_offset, read.has_older_sign));
+    assert_eq!(read, Ok((Some(37), true)));
 }
 
 #[test]

@@ -43,6 +43,7 @@ fn good(counter: u64, nanos: u64) -> Page {
         marker: 1,
         status: Status::Synchronized,
         tai_offset: Some(37),
+        has_older_sign: false,
         leap: Leap::None,
         counter: Host(counter),
         time: Utc(1_700_000_000_000_000_000 + nanos % 1_000_000_000_000_000_000),
