@@ -215,6 +215,8 @@ def packages(package, programs, out, scratch, version, epoch, architecture):
         more_of_deb = {"recommends": ["iptables", "nftables"], "suggests": ["ktsn-bench", "ktsn-k8s"]}
     else:
         for_deb, for_rpm = [*for_deb, f"ktsn (= {version})"], [*for_rpm, f"ktsn = {version}-1"]
+        # A ktsn before 0.1.0 had the laboratory's pages itself. Without this dpkg refuses whichever comes second.
+        more_of_deb = {"replaces": [f"ktsn (<< {version})"]}
     deb = recipe(package, version, architecture, epoch, stage) | scripts | more_of_deb | {"depends": for_deb}
     rpm = recipe(package, version, architecture, epoch, stage, RPM_PLACES) | scripts | {"release": "1", "depends": for_rpm}
     debug.package = f"{package}-dbgsym"

@@ -67,7 +67,7 @@ def looked(status, doctor):
 
 
 def check(tree, programs):
-    status, said = guest.boot(tree, programs, {"script": HERE / "service.sh", "probe": HERE / "probe.pl"}, LIMIT)
+    status, said = guest.boot(tree, programs, {"script": HERE / "service.sh", "common": HERE / "common.sh", "probe": HERE / "probe.pl"}, LIMIT)
     found = parts(said)
     assert status == 0 and "end" in found, said[-5000:]
     assert found["install"].rstrip().endswith("\nenabled"), found["install"]

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installs KTSN's packages in a clean Debian 12 and in a guest of it under systemd, uses and removes them, and looks into the images.
 
-In: `make package`'s output, the release build, root. Out: a line for each check, out/test-package/closing.txt, exit status 1 if one failed.
-The bars: two commands and 60 s to the first timed datagram, 25 MB installed of a package, 35 MB of ktsn-k8s, the same octets when made
-twice; 45 MB for the node's image, packed and unpacked (docs/design/kubernetes-install.md).
+In: `make package`'s output, the release build, root; optionally an older commit's `make package` output, for an update from it. Out: a line
+for each check, out/test-package/closing.txt, exit status 1 if one failed. The bars: two commands and 60 s to the first timed datagram,
+25 MB installed of a package, 35 MB of ktsn-k8s, the same octets when made twice; 45 MB for the node's image, packed and unpacked
+(docs/design/kubernetes-install.md).
 """
 
 import concurrent.futures
@@ -27,6 +28,7 @@ sys.path[:0] = [str(ROOT / "tests/k8s"), str(ROOT / "tests/package")]
 from kit.checks import Checks  # noqa: E402
 from machine import Machine  # noqa: E402
 import service  # noqa: E402
+import update  # noqa: E402
 
 PACKAGE = ROOT / "out/package"
 OUT = ROOT / "out/test-package"
@@ -34,9 +36,9 @@ FIRST_DATAGRAM_MAX, NODE_IMAGE_MAX = 60, 45e6  # seconds, octets
 INSTALLED_MAX = {"ktsn": 25e6, "ktsn-bench": 25e6, "ktsn-k8s": 35e6}
 
 
-def one(pattern):
-    found = sorted(PACKAGE.glob(pattern))
-    assert len(found) == 1, f"out/package has {len(found)} files {pattern}: run `make package`"
+def one(pattern, place=PACKAGE):
+    found = sorted(place.glob(pattern))
+    assert len(found) == 1, f"{place} has {len(found)} files {pattern}: run `make package`"
     return found[0]
 
 
@@ -266,7 +268,19 @@ class Installed:
         assert not left, sorted(left)
 
 
-def installed(checks, machine, programs):
+def over_older(machine, older):
+    """Both packages over the older one in either order, and the older one over both: dpkg refuses no file."""
+    (machine.directory / "root/older.deb").write_bytes(one("ktsn_*.deb", older).read_bytes())
+    both = ("/root/ktsn-bench.deb", "/root/ktsn.deb")
+    for debs in (both, both[::-1]):
+        machine.run("dpkg", "--install", "/root/older.deb")
+        machine.run("dpkg", "--install", *debs)
+        assert "Usage: ktsn bench container" in machine.run("ktsn", "bench", "container", "--help")
+        machine.run("dpkg", "--force-depends", "--install", "/root/older.deb")
+        machine.run("dpkg", "--purge", "ktsn-bench", "ktsn")
+
+
+def installed(checks, machine, programs, older):
     if machine is None:
         return
     package = checks.step("the package is at hand", Installed, machine)
@@ -274,10 +288,13 @@ def installed(checks, machine, programs):
         for name in ("first_datagram", "programs", "laboratory", "kubernetes", "refused", "nothing_left", "rpm"):
             checks.step(f"installed: {name.replace('_', ' ')}", getattr(package, name))
         checks.step("installed: under systemd, in a guest", service.check, machine.directory, programs)
+        if older:
+            checks.step("over an older package, and back", over_older, machine, older)
+            checks.step("the same under traffic, in a guest", update.check, machine.directory, programs)
 
 
 def main():
-    programs = pathlib.Path(sys.argv[1]).resolve()
+    programs, older = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve() if len(sys.argv) > 2 else None
     OUT.mkdir(parents=True, exist_ok=True)
     checks, machine = Checks(), Machine()
     with concurrent.futures.ThreadPoolExecutor() as beside:
@@ -296,7 +313,7 @@ def main():
             checks.step("image workload", image, "workload", (["ktsn", "--version"], "ktsn "), (["busybox", "ls", "/usr/local/bin"], "ktsn\n"))
             checks.step("chart", chart)
             checks.step("the same octets when made twice", same_twice, programs)
-            installed(checks, checks.step("a clean Debian", made.result), programs)
+            installed(checks, checks.step("a clean Debian", made.result), programs, older)
         finally:
             made.exception()
             machine.__exit__()
