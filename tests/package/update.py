@@ -14,6 +14,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 # Three times what a guest takes on two busy CPUs.
 LIMIT = 900
 STEPS = ("old", "update", "rollback", "update_again", "status")
+# The libktsn of c6d2b201 may count a frame as lost that its ktsnd sends in its last instant: at each step.
+TWICE = 2 * (len(STEPS) - 2)
 # The talker under the older library, and the one under this library.
 TALKERS = {"7002": "the older libktsn", "7003": "this libktsn"}
 
@@ -49,7 +51,7 @@ def check(tree, programs):
         assert not heard["duplicates"] and heard["latency_ns"]["min"] >= 0, heard
         lost += talked["frames_sent"] - heard["frames_received"]
     assert document(found["stream"])["frames_received"] == 50, found["stream"]
-    assert lost == absent, f"{lost} frames lost, {absent} counted as daemon_absent"
+    assert lost <= absent <= lost + TWICE, f"{lost} frames lost, {absent} counted as daemon_absent"
     # Each without its time, once.
     warnings = dict.fromkeys(line.split(" ", 1)[1].strip() for line in found["log"].splitlines())
     print("".join(f"       log: {line}\n" for line in warnings), end="", flush=True)
