@@ -24,6 +24,7 @@ from kit.faults import Faults  # noqa: E402
 from kit.kinds import Kinds  # noqa: E402
 from kit.ktsn import Ktsn  # noqa: E402
 from kit.lifecycle import Lifecycle  # noqa: E402
+from kit.older import Older  # noqa: E402
 from kit.schedules import Schedules  # noqa: E402
 
 QUICK_SECONDS = 1.0
@@ -60,6 +61,7 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=5.0, help="of traffic per path and payload")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved; the median counts")
     parser.add_argument("--only", type=chosen, default=NAMES, help="these cases (all)", metavar="A,B")
+    parser.add_argument("--old", type=pathlib.Path, metavar="DIR", help="begin with an update from an older commit's `make package` output, and back")
     parser.add_argument("--quick", action="store_true", help="a short experiment that counts frames and judges no times: for a busy machine")
     parser.add_argument("--cached", action="store_true", help="a skip where Kubernetes would have to be built first")
     parser.add_argument("--without-experiment", action="store_true", help="the cases alone")
@@ -156,11 +158,20 @@ def whole(run, args):
         run.note("two nodes are Ready, Flannel between them", "passed", seconds=time.monotonic() - begun)
         ktsn = Ktsn(cluster)
         experiment, lifecycle = Experiment(ktsn, args.programs, args.out), Lifecycle(ktsn, args.programs, not args.quick)
-        for name in ("refused_first", "install", "connectivity", "rt_check", "installed_again", "wrong_update"):
+        run.step(told(lifecycle.refused_first), lifecycle.refused_first)
+        if args.old:
+            older = Older(lifecycle, experiment, args.old.resolve())
+            for name in Older.STEPS:
+                if run.count("failed") == 0:
+                    run.step(told(getattr(older, name)), getattr(older, name))
+        for name in ("install", "connectivity", "rt_check", "installed_again"):
             if run.count("failed") == 0:
                 run.step(told(getattr(lifecycle, name)), getattr(lifecycle, name))
         if run.count("failed") == 0:
             run.step("talker and listener get both networks", experiment.prepare)
+        # It ends with the right ConfigMap, which kubelet brings to a pod a minute later at most: `prepare` may start ktsnd again.
+        if run.count("failed") == 0:
+            run.step(told(lifecycle.wrong_update), lifecycle.wrong_update)
         if run.count("failed") == 0:
             groups = [group(ktsn, args.programs, experiment.listener) for group in GROUPS]
             for group in groups:

@@ -68,7 +68,7 @@ class Stream:
 
     def end(self):
         """(frames lost, longest silence in seconds), the silence at the end included."""
-        talked = self.talker.communicate(timeout=60)[1]
+        talked = self.talker.communicate(timeout=max(0, self.planned - time.monotonic()) + 60)[1]
         try:
             # Not before the planned end: where kubelet was stopped, `kubectl exec` ends before what it runs.
             heard = self.listener.communicate(timeout=max(0, self.planned - time.monotonic()) + ARRIVED)[1]

@@ -49,9 +49,9 @@ class Lifecycle:
         self.begun = None
         self.before = {node.name: self.named(node) for node in self.cluster.nodes}
 
-    def ktsn(self, *words, check=True, seconds=300):
-        """(exit status, standard output and error) of `ktsn k8s`."""
-        argv = [*self.cluster.control.enter(network_only=True), str(self.programs / "ktsn"), "k8s", *words,
+    def ktsn(self, *words, check=True, seconds=300, programs=None):
+        """(exit status, standard output and error) of `ktsn k8s`, of these programs or of those that were built."""
+        argv = [*self.cluster.control.enter(network_only=True), str((programs or self.programs) / "ktsn"), "k8s", *words,
                 "--kubeconfig", str(self.cluster.directory / "pki/admin.conf")]
         environment = self.cluster.control.environment | {"HOME": str(self.cluster.directory)}
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, timeout=seconds)
@@ -74,12 +74,16 @@ class Lifecycle:
             expect(found == status and said in output, f"{words}: exit status {found}: {output}")
         expect(not self.objects(), f"left: {self.objects()}")
 
+    def installed(self, *words, programs=None):
+        """What `ktsn k8s install` says, with the test's values; it ends when all nodes are ready."""
+        (self.cluster.directory / "values.yaml").write_text(VALUES)
+        _, output = self.ktsn("install", "--cidr", RANGES, "--values", str(self.cluster.directory / "values.yaml"), *words, programs=programs)
+        print("".join(f"       {line}\n" for line in output.splitlines()), end="", flush=True)
+
     def install(self):
         """`ktsn k8s install`: all nodes are ready."""
-        (self.cluster.directory / "values.yaml").write_text(VALUES)
         self.begun = time.monotonic()
-        _, output = self.ktsn("install", "--cidr", RANGES, "--values", str(self.cluster.directory / "values.yaml"))
-        print("".join(f"       {line}\n" for line in output.splitlines()), end="", flush=True)
+        self.installed()
         _, output = self.ktsn("status", "--json")
         state, _ = json.JSONDecoder().raw_decode(output[output.index("{"):])
         expect(state["ready"] and all(node["slots"] > 0 and node["prefixes"] for node in state["nodes"]), output)
