@@ -164,14 +164,11 @@ def whole(run, args):
             for name in Older.STEPS:
                 if run.count("failed") == 0:
                     run.step(told(getattr(older, name)), getattr(older, name))
-        for name in ("install", "connectivity", "rt_check", "installed_again"):
+        for name in ("install", "connectivity", "rt_check", "installed_again", "wrong_update"):
             if run.count("failed") == 0:
                 run.step(told(getattr(lifecycle, name)), getattr(lifecycle, name))
         if run.count("failed") == 0:
             run.step("talker and listener get both networks", experiment.prepare)
-        # It ends with the right ConfigMap, which kubelet brings to a pod a minute later at most: `prepare` may start ktsnd again.
-        if run.count("failed") == 0:
-            run.step(told(lifecycle.wrong_update), lifecycle.wrong_update)
         if run.count("failed") == 0:
             groups = [group(ktsn, args.programs, experiment.listener) for group in GROUPS]
             for group in groups:

@@ -6,6 +6,7 @@ machine with two has to share them), and a range of IPv6 beside that of IPv4.
 """
 
 import json
+import pathlib
 import re
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ import time
 from . import build
 from .cases import expect
 from .images import reference
+from .ktsn import NAMESPACE
 from .space import Failed, until
 
 PAGE = build.REPOSITORY / "docs/first-pod.md"
@@ -167,6 +169,11 @@ class Lifecycle:
         self.ktsn("status")
         now = [self.deployed.daemon(node) for node in self.cluster.nodes]
         expect(now == serving, f"ktsnd was process {serving} on the nodes and is {now}")
+        # A pod has the right ConfigMap when kubelet looks at it next. A ktsnd that starts before that reads the wrong one, and ends.
+        self.cluster.kubectl("annotate", "pods", "-n", NAMESPACE, "--all", "--overwrite", "ktsn-test=look")
+        for pid in now:
+            path = pathlib.Path(f"/proc/{pid}/root/etc/ktsn/ktsnd.toml")
+            until(lambda path=path: "speed = 9" not in path.read_text(), 100, f"the right configuration in {path}")
 
     def uninstall_refused(self):
         """`ktsn k8s uninstall` while pods are attached: refused with their names, nothing is changed."""
