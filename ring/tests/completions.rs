@@ -197,7 +197,7 @@ fn a_closing_stream_is_left_alone() {
     let producer = client.producer();
     let markers = consumer.markers();
     assert_eq!((markers.nonce(), markers.nonce() & 1), (producer.nonce(), 1));
-    let held = markers.begin(2, support::TOKEN).expect("nobody closes it");
+    let held = markers.begin(2, support::TOKEN).expect("no thread closes it");
     assert!(producer.is_notified(2) && !producer.is_notified(1));
     producer.closing(2);
     assert!(producer.is_notified(2), "the program waits");

@@ -80,8 +80,8 @@ impl TrackedAttachment {
         format!("{} in {}", self.interface, self.attachment.netns.display())
     }
 
-    /// Logs what is wrong, where that is news. A pod can cause news without end: what is too soon is told by the next look, if it
-    /// still holds.
+    /// Logs what is wrong, where that is news. A pod can cause news without end: what comes too soon is logged at the next look, if
+    /// it still holds.
     pub(super) fn tell(&mut self, report: &dyn Fn(Event)) {
         if self.fault == self.warned || self.fault.is_some() && !self.log_limit.allows() {
             return;
