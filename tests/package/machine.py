@@ -38,6 +38,11 @@ def told(*argv):
     return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def apt_options():
+    """Words of mmdebstrap: how this machine reaches its mirror."""
+    return [f"--aptopt={line}" for line in told("apt-config", "dump").splitlines() if line.startswith(SETTINGS) and not line.endswith('"";')]
+
+
 class Machine:
     """`with Machine() as machine`: its directory, and commands in it."""
 
@@ -68,12 +73,10 @@ class Machine:
         subprocess.run(["rm", "-rf", "--one-file-system", self.directory], check=True)
 
     def fill(self):
-        options = [f"--aptopt={line}" for line in told("apt-config", "dump").splitlines()
-                   if line.startswith(SETTINGS) and not line.endswith('"";')]
         sources = pathlib.Path("/etc/apt/sources.list.d/debian.sources")
         if not sources.exists():
             sources = pathlib.Path("/etc/apt/sources.list")
-        subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", "--include=man-db,ca-certificates,systemd-sysv,iproute2", *options, "bookworm", self.directory, sources],
+        subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", "--include=man-db,ca-certificates,systemd-sysv,iproute2", *apt_options(), "bookworm", self.directory, sources],
                        check=True, stdin=subprocess.DEVNULL)
         certificates = "etc/ssl/certs/ca-certificates.crt"
         for name in ("etc/resolv.conf", certificates):

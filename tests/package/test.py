@@ -25,7 +25,7 @@ import time
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/k8s"), str(ROOT / "tests/package")]
-from kit.checks import Checks  # noqa: E402
+from kit.checks import Checks, only  # noqa: E402
 from machine import Machine  # noqa: E402
 import service  # noqa: E402
 import update  # noqa: E402
@@ -37,9 +37,7 @@ INSTALLED_MAX = {"ktsn": 25e6, "ktsn-bench": 25e6, "ktsn-k8s": 35e6}
 
 
 def one(pattern, place=PACKAGE):
-    found = sorted(place.glob(pattern))
-    assert len(found) == 1, f"{place} has {len(found)} files {pattern}: run `make package`"
-    return found[0]
+    return only(place, pattern)
 
 
 def same_twice(programs):

@@ -7,7 +7,8 @@ In: the plant. Out: what was sent, what arrived, what ktsnd and the kernel count
 import contextlib
 import json
 import re
-import time
+
+from kit.space import until
 
 POD, POD_ADDRESS = "talker", "10.9.0.2"
 PORT = 7000
@@ -39,15 +40,6 @@ ip -n {POD} route add default via 10.9.0.1
 END = f"pkill -x ktsn; pkill -x ktsnd; until [ -z \"$(pidof ktsnd ktsn)\" ]; do sleep 0.1; done; ip netns del {POD}; rm -rf /etc/ktsn/ktsnd.toml /run/ktsn"
 
 
-def eventually(what, seconds, check):
-    """Waits until `check` returns something true, and returns it."""
-    until = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < until, f"{what}: not within {seconds} s"
-        time.sleep(0.2)
-    return found
-
-
 class Bed:
     """ktsnd on `a`, its pod, and the listener on `b`."""
 
@@ -69,6 +61,11 @@ class Bed:
     def counters(self):
         """The attachment's statistics."""
         return next(one for one in self.status()["statistics"]["attachments"] if one["name"] == ATTACHMENT)
+
+    def has_settled(self):
+        """Each frame that was taken has been sent, or dropped with its reason."""
+        counters = self.counters()
+        return counters["taken"] == counters["sent"] + sum(counters["dropped"].values())
 
     def frames(self):
         """How many frames the card has got."""
@@ -96,10 +93,9 @@ class Bed:
             self.arrives()
             yield flow
         finally:
-            # The talker ends, then the last frames come, or are counted.
             self.a.run("pkill -INT -x ktsn; true")
             said = talker.wait(60, check=False)[1]
-            self.a.run(f"sleep {lead_ms / 1000 + 1}")
+            until(self.has_settled, 60, lambda: f"each frame is sent or dropped: {self.counters()}")
             self.b.run("pkill -INT -x ktsn; true")
             heard = listener.wait(60, check=False)[1]
         flow.read(said, heard, before, self.counters())
@@ -109,7 +105,7 @@ class Bed:
         """Waits until datagrams arrive at `b`."""
         count = "cat /proc/net/snmp | sed -n 's/^Udp: \\([0-9][0-9]*\\) .*/\\1/p'"
         begun = int(self.b.run(count))
-        eventually("datagrams arrive", seconds, lambda: int(self.b.run(count)) > begun + 2)
+        until(lambda: int(self.b.run(count)) > begun + 2, seconds, "datagrams arrive")
 
 
 class Flow:

@@ -10,7 +10,8 @@ import pathlib
 import shutil
 import socket
 import subprocess
-import time
+
+from kit.space import until
 
 SWITCH = "switch"
 START = r"""#!/busybox sh
@@ -94,11 +95,8 @@ class Job:
 
     def wait(self, seconds=120, check=True):
         """Waits for its end: what it printed; or with `check=False` (status, what it printed)."""
-        status, until = self.host.share / f"{self.number}.status", time.monotonic() + seconds
-        while not status.exists():
-            self.host.check()
-            assert time.monotonic() < until, f"{self.host.name}: had not ended after {seconds} s:\n{self.script}\n{self.said()}"
-            time.sleep(0.1)
+        status = self.host.share / f"{self.number}.status"
+        until(lambda: self.host.runs() and status.exists(), seconds, lambda: f"{self.host.name}: the end of\n{self.script}\n{self.said()}")
         code = int(status.read_text())
         if not check:
             return code, self.said()
@@ -168,10 +166,11 @@ class Host:
         listed = "".join(f"{path.relative_to(made)}\n" for path in sorted(made.rglob("*")))
         return subprocess.run(["busybox", "cpio", "-o", "-H", "newc"], cwd=made, input=listed.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
 
-    def check(self):
-        """Raises if QEMU has ended."""
+    def runs(self):
+        """True, or an error if QEMU has ended."""
         if self.qemu.poll() is not None:
             raise AssertionError(f"{self.name}: QEMU ended with status {self.qemu.returncode}\n{self.last_words()}")
+        return True
 
     def last_words(self):
         """What QEMU and the console said last."""
@@ -180,11 +179,7 @@ class Host:
 
     def wait_until_up(self):
         """Waits until it takes scripts."""
-        until = time.monotonic() + BOOT_S
-        while not (self.share / "up").exists():
-            self.check()
-            assert time.monotonic() < until, f"{self.name}: not up after {BOOT_S} s\n{self.last_words()}"
-            time.sleep(0.2)
+        until(lambda: self.runs() and (self.share / "up").exists(), BOOT_S, lambda: f"{self.name}: it is up\n{self.last_words()}")
 
     def begin(self, script):
         """Starts a script of bash."""

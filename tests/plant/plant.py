@@ -19,11 +19,11 @@ import sys
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/k8s"), str(ROOT / "tests/plant")]
-from kit.checks import Checks, Skip  # noqa: E402
+sys.path[:0] = [str(ROOT / name) for name in ("tests/k8s", "tests/package", "tests/plant")]
+from kit.checks import Checks, Skip, only  # noqa: E402
+from kit.space import until  # noqa: E402
 import host as hosts  # noqa: E402
 import tree as trees  # noqa: E402
-from bed import eventually  # noqa: E402
 
 OUT = ROOT / "out/plant"
 # (card, kernel) of both hosts. CI runs the first ones.
@@ -57,7 +57,7 @@ class Plant:
 
     def start(self):
         """Boots both, installs the package, waits until they reach each other."""
-        package, = (ROOT / "out/package").glob("ktsn_*.deb")
+        package = only(ROOT / "out/package", "ktsn_*.deb")
         hosts.make_switch()
         for one in (self.a, self.b):
             one.start({"ktsn.deb": package})
@@ -163,8 +163,7 @@ def usable():
         raise AssertionError("the plant needs root: namespaces, devices and mounts")
     if platform.machine() != "x86_64":
         raise Skip("plant_machine", f"the plant's cards and kernels are x86-64's, and this machine is {platform.machine()}")
-    if not list((ROOT / "out/package").glob("ktsn_*.deb")):
-        raise AssertionError("out/package has no ktsn_*.deb: run `make package`")
+    only(ROOT / "out/package", "ktsn_*.deb")
     return trees.made()
 
 
@@ -174,11 +173,11 @@ def leaves_nothing(tree):
         return [path for path in pathlib.Path("/proc").glob("[0-9]*/root") if read_link(path) == str(tree)]
     run = subprocess.Popen([sys.executable, __file__, "--pair", "e1000e,6.12", "--stay"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
-        eventually("both guests run", 60, lambda: len(guests()) == 2)
+        until(lambda: len(guests()) == 2, 60, "both guests run")
     finally:
         run.kill()
         run.wait()
-    eventually("QEMU has ended", 20, lambda: not guests())
+    until(lambda: not guests(), 20, "QEMU has ended")
     assert not list((OUT / "run").iterdir()) and str(tree) not in pathlib.Path("/proc/mounts").read_text()
 
 

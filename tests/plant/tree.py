@@ -13,6 +13,7 @@ import shutil
 import subprocess
 
 from kit.checks import Skip
+from machine import apt_options
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGES = ("systemd-sysv", "udev", "iproute2", "ethtool", "kmod", "linuxptp", "python3-minimal", "tcpdump", "procps", "iputils-ping",
@@ -28,8 +29,6 @@ KERNELS = {
 UNUSED = ("drivers/gpu", "drivers/media", "drivers/infiniband", "drivers/staging", "drivers/scsi", "drivers/usb", "drivers/iio", "drivers/hid",
           "drivers/input", "drivers/mtd", "drivers/nvme", "drivers/md", "drivers/net/wireless", "sound", "drivers/accel", "drivers/hwmon", "fs/xfs", "fs/btrfs")
 ROOM_GB = 3
-# What the machine's own sources do not settle.
-OPTIONS = ("Acquire::Check-Valid-Until \"false\";", "Acquire::Check-Date \"false\";")
 # Runs in the tree while apt's lists are there: QEMU of backports, then each kernel's packages, unpacked and not installed.
 FILL = r"""
 set -eu
@@ -93,7 +92,7 @@ def made():
     base, suites = mirror(), ("trixie", "trixie-backports", "bookworm")
     hook = place.parent / "fill.sh"
     hook.write_text(asked["script"])
-    argv = ["mmdebstrap", "--variant=minbase", "--skip=check/empty", f"--include={','.join(PACKAGES)}", *(f"--aptopt={line}" for line in OPTIONS),
+    argv = ["mmdebstrap", "--variant=minbase", "--skip=check/empty", f"--include={','.join(PACKAGES)}", *apt_options(),
             f"--customize-hook=cp {hook} \"$1/fill.sh\"", "--customize-hook=chroot \"$1\" sh /fill.sh", "trixie", fresh,
             *(f"deb {base} {suite} main" for suite in suites)]
     with open(log, "w", encoding="utf-8") as said:

@@ -24,6 +24,13 @@ class Skip(Exception):
         self.name = name
 
 
+def only(place, pattern):
+    """The one file of a folder that `make package` made."""
+    found = sorted(place.glob(pattern))
+    assert len(found) == 1, f"{place} has {len(found)} files {pattern}: it is what `make package` makes"
+    return found[0]
+
+
 def tried(action, *arguments):
     """(what it returned or None, outcome, reason, seconds)."""
     begun, outcome, reason, value = time.monotonic(), "passed", "", None

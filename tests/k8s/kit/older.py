@@ -8,6 +8,7 @@ In: a cluster without KTSN, and what `make package` made of an older commit. Out
 import subprocess
 
 from .cases import expect
+from .checks import only
 from .faults import Faults
 from .ktsn import workload
 
@@ -15,12 +16,6 @@ from .ktsn import workload
 INSTALL_SECONDS = 90
 # The libktsn of c6d2b201 may count a frame as lost that its ktsnd sends in its last instant.
 TWICE = 2
-
-
-def one(packages, pattern):
-    found = sorted(packages.glob(pattern))
-    expect(len(found) == 1, f"{packages} has {len(found)} files {pattern}: it is what `make package` makes")
-    return found[0]
 
 
 class Older(Faults):
@@ -41,9 +36,9 @@ class Older(Faults):
 
     def installed(self):
         """The older KTSN is installed by its own `ktsn`, and serves a talker and a listener."""
-        subprocess.run(["dpkg-deb", "-x", one(self.packages, "ktsn_*.deb"), self.directory], check=True)
+        subprocess.run(["dpkg-deb", "-x", only(self.packages, "ktsn_*.deb"), self.directory], check=True)
         for node in self.cluster.nodes:
-            node.import_images([one(self.packages, f"ktsn-{name}-*.tar") for name in ("node", "controller")])
+            node.import_images([only(self.packages, f"ktsn-{name}-*.tar") for name in ("node", "controller")])
         self.by_older()
         self.experiment.prepare()
         self.traffic()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a card's driver does while a pod sends: the port goes on, and each frame that is lost has a counter."""
 
-from bed import eventually, serving
+from bed import serving
 from host import on
+from kit.space import until
 
 
 def carrier_changes(host):
@@ -21,7 +22,7 @@ def goes_on(plant, script, seconds=120):
     with serving(plant) as bed:
         with bed.traffic() as flow:
             plant.a.run(script, seconds)
-            eventually("the port is whole again", 60, lambda: is_whole(bed))
+            until(lambda: is_whole(bed), 60, "the port is whole again")
             bed.arrives()
         log, lost = bed.log(), flow.uncounted()
         assert "stays stuck" not in log, log
@@ -51,11 +52,11 @@ def cable(plant):
         with bed.traffic() as flow:
             handed = bed.frames()
             plant.a.monitor("set_link", name="wire", up=False)
-            eventually("ktsnd says that there is no link", 20, lambda: not bed.port()["up"])
+            until(lambda: not bed.port()["up"], 20, "ktsnd says that there is no link")
             on_its_way = bed.frames() - handed
             plant.a.run("sleep 2")
             plant.a.monitor("set_link", name="wire", up=True)
-            eventually("the port is whole again", 60, lambda: is_whole(bed))
+            until(lambda: is_whole(bed), 60, "the port is whole again")
             bed.arrives()
         lost = flow.uncounted()
         assert 0 <= lost <= on_its_way, f"{lost} of {flow.sent} frames lost, {on_its_way} were with the card: {flow.counted}\n{bed.log()}"

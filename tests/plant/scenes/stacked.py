@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ports that are not the card itself: VLAN, bond, macvlan, a virtual function."""
 
-from bed import eventually, serving
+from bed import serving
 from host import on
+from kit.space import until
 
 
 def passes(plant, device, to):
@@ -49,7 +50,7 @@ ip link set eth0 down
 ip link set eth0 master bond0
 ip addr add {address} dev bond0
 ip link set bond0 up""")
-        eventually("the bond passes", 30, lambda: plant.a.tried(f"ping -c 1 -W 1 {plant.b.address}")[0] == 0)
+        until(lambda: plant.a.tried(f"ping -c 1 -W 1 {plant.b.address}")[0] == 0, 30, "the bond passes")
         passes(plant, "bond0", plant.b.address)
     finally:
         plant.a.tried(f"ip link del bond0; ip link set eth0 up; ip addr add {address} dev eth0")
@@ -68,7 +69,7 @@ rmmod igbvf; modprobe igbvf
 until [ -e /sys/class/net/eth1 ]; do sleep 0.2; done
 ip addr add 10.7.0.1/24 dev eth1; ip link set eth1 up""")
         plant.b.run("ip addr add 10.7.0.2/24 dev eth0")
-        eventually("the function passes", 30, lambda: plant.a.tried("ping -c 1 -W 1 10.7.0.2")[0] == 0)
+        until(lambda: plant.a.tried("ping -c 1 -W 1 10.7.0.2")[0] == 0, 30, "the function passes")
         passes(plant, "eth1", "10.7.0.2")
     finally:
         plant.a.tried(f"echo 0 >{device}/sriov_numvfs")
