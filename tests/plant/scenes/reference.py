@@ -5,7 +5,7 @@ import re
 
 from bed import END, MAKE_POD, POD, PORT
 
-FRAMES = 20
+FRAMES = 10
 # Linux 6.11 told the clocks of a frame's time apart, and forwarding keeps it since.
 CARRIES = (6, 11)
 
@@ -17,7 +17,7 @@ def version(host):
 
 def talk(plant, clock):
     """The pod sends each datagram 1 s before its time, by the kernel."""
-    plant.a.run(f"ip netns exec {POD} ktsn talk {plant.b.address}:{PORT} --period 20ms --lead 1s --clock {clock} --count {FRAMES}")
+    plant.a.run(f"ip netns exec {POD} ktsn talk {plant.b.address}:{PORT} --period 200ms --lead 1s --clock {clock} --count {FRAMES}")
 
 
 def number(said, name):
@@ -31,8 +31,9 @@ def fq_holds(plant):
         plant.a.run(MAKE_POD + "tc qdisc replace dev eth0 root fq")
         talk(plant, "monotonic")
         held = number(plant.a.run("tc -s qdisc show dev eth0"), "throttled")
-        # On a busy machine some reach it after their time.
-        assert held >= FRAMES / 2 if version(plant.a) >= CARRIES else held == 0, f"{held} of {FRAMES} held by Linux {version(plant.a)}"
+        # It counts once for all that are due while the guest is late.
+        assert (held > 0) == (version(plant.a) >= CARRIES), f"{held} of {FRAMES} held by Linux {version(plant.a)}"
+        print(f"       {held} of {FRAMES} held", flush=True)
     finally:
         plant.a.tried("tc qdisc del dev eth0 root")
         plant.a.tried(END)
