@@ -98,10 +98,7 @@ fn without_the_probe_nothing_begins() {
 
 /// A program's stand-in, in front of the others.
 fn instead(programs: &Path, name: &str, script: &str) -> String {
-    use std::os::unix::fs::PermissionsExt as _;
-    let program = programs.join(name);
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    ktsn_eventually::make_program(&programs.join(name), script.as_bytes());
     format!("{}:{}", programs.display(), std::env::var("PATH").unwrap())
 }
 

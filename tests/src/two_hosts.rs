@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::cli::{folder, ktsn, out};
 use crate::hook;
-use ktsn_eventually::eventually;
+use ktsn_eventually::{eventually, make_program};
 
 const SSHD: &str = "/usr/sbin/sshd";
 /// How long the other host may take to remove everything.
@@ -222,10 +222,8 @@ impl Hosts {
     /// # Panics
     /// When it cannot be written.
     pub fn script(&self, path: &str, text: &str) -> PathBuf {
-        use std::os::unix::fs::PermissionsExt as _;
         let path = self.at(path);
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        make_program(&path, format!("#!/bin/sh\n{text}\n").as_bytes());
         path
     }
 }

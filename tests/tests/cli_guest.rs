@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use ktsn_eventually::make_program;
 use ktsn_tests::cli::{err, folder, out};
 use serde_json::Value;
 
@@ -37,9 +38,7 @@ fn inside(directory: &Path, script: &str) -> Output {
 fn with_tc(fails: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("fails"), fails).unwrap();
-    let tc = directory.path().join("tc");
-    std::fs::write(&tc, TC).unwrap();
-    std::fs::set_permissions(&tc, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    make_program(&directory.path().join("tc"), TC.as_bytes());
     directory
 }
 

@@ -10,6 +10,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ktsn_eventually::make_program;
 use ktsn_tests::cli::{err, folder, out, run};
 
 /// A directory with a copy of `ktsn`, as a package installs it alone.
@@ -20,7 +21,8 @@ impl Alone {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("bin")).unwrap();
         fs::create_dir(directory.path().join("other")).unwrap();
-        fs::copy(folder().join("ktsn"), directory.path().join("bin/ktsn")).unwrap();
+        let program = fs::read(folder().join("ktsn")).unwrap();
+        make_program(&directory.path().join("bin/ktsn"), &program);
         Self(directory)
     }
 
@@ -30,9 +32,7 @@ impl Alone {
 
     /// Puts a shell script in the laboratory's place.
     fn put(&self, place: &str, script: &str) {
-        let path = self.at(place).join("ktsn-bench");
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        make_program(&self.at(place).join("ktsn-bench"), format!("#!/bin/sh\n{script}\n").as_bytes());
     }
 
     /// `ktsn` with a search path on which `other` stands first.

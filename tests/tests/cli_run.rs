@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `ktsn run`: what the program gets, what its caller gets back, and what is said when it cannot be served.
 
-#[allow(dead_code)]
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use ktsn_eventually::make_program;
 use ktsn_tests::cli::{err, ktsn, out, run};
 
 fn script(path: &Path, text: &str, mode: u32) {
-    std::fs::write(path, text).unwrap();
+    make_program(path, text.as_bytes());
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
@@ -210,7 +210,7 @@ fn programs_that_no_library_can_serve_are_named() {
 
     // Rights gained at the start: the loader ignores LD_PRELOAD.
     let gaining = dir.path().join("gaining");
-    std::fs::copy("/bin/true", &gaining).unwrap();
+    make_program(&gaining, &std::fs::read("/bin/true").unwrap());
     std::os::unix::fs::chown(&gaining, Some(12345), None).unwrap();
     std::fs::set_permissions(&gaining, std::fs::Permissions::from_mode(0o4755)).unwrap();
     let output = run(&["run", "--", &gaining.display().to_string()]);

@@ -2,10 +2,10 @@
 //! `unsynchronised` of the shipped daemon. The clock's source is chronyd's tool, and the tool is the test's: the machine's own
 //! clock is neither asked nor set.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use ktsn_eventually::make_program;
 use ktsn_proto::v1;
 use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
 use ktsn_tests::faults::control::reason;
@@ -21,10 +21,8 @@ struct Chronyc(tempfile::TempDir);
 impl Chronyc {
     fn new(is_good: bool) -> Self {
         let tool = Self(tempfile::tempdir().expect("directory"));
-        let script = tool.0.path().join("chronyc");
-        std::fs::write(&script, format!("#!/bin/sh\nexec cat {}/answer\n", tool.0.path().display()))
-            .expect("script");
-        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("script");
+        let script = format!("#!/bin/sh\nexec cat {}/answer\n", tool.0.path().display());
+        make_program(&tool.0.path().join("chronyc"), script.as_bytes());
         tool.say(is_good);
         tool
     }

@@ -2,6 +2,7 @@
 //! Rules of the node's packet filter that KTSN's frames would bypass: the attachment is refused, or what they name is the
 //! kernel's from then on, unless the attachment says that it may be skipped.
 
+use ktsn_eventually::make_program;
 use ktsn_proto::v1::RuleState;
 use ktsn_tests::faults::bed::{Bed, POD_A, POD_B, UPLINK};
 use ktsn_tests::faults::control::{reason, with};
@@ -60,9 +61,7 @@ impl Tools {
             let path = tools.0.path().join(tool);
             let before = tools.0.path().join("before");
             let text = format!("#!/bin/sh\n. {}\nPATH={own} exec {tool} \"$@\"\n", before.display());
-            std::fs::write(&path, text).expect("written");
-            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-                .expect("mode");
+            make_program(&path, text.as_bytes());
         }
         tools
     }

@@ -384,8 +384,7 @@ fn what_cannot_be_recorded_is_taken_back_all_the_same() {
 fn a_daemon_is_recorded_before_it_serves() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("ktsnd");
-    std::fs::write(&program, "#!/bin/sh\nsleep 0.3\nexit 7\n").unwrap();
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    ktsn_eventually::make_program(&program, b"#!/bin/sh\nsleep 0.3\nexit 7\n");
     let run_dir = directory.path().join("run");
     let action = Action::StartDaemon(program, run_dir.clone(), "x".to_owned(), String::new());
     let mut kept = Vec::new();

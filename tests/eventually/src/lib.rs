@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a test waits for something that another thread, process or machine does. A crate of its own: unit tests of every crate use it.
+//! How a test waits for something that another thread, process or machine does, and how it makes a program that it then runs. A crate of
+//! its own: unit tests of every crate use it.
 //!
 //! In: a question that is asked again. Out: the first answer. It judges no duration: a limit only ends a test that would hang.
 
 use std::fmt::Display;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The pause between two questions: a twentieth of the time waited so far, between these bounds.
@@ -58,9 +62,50 @@ pub fn try_eventually<A: Answer>(limit: Duration, mut ask: impl FnMut() -> A) ->
     }
 }
 
+/// Makes a program of `content` that everyone may run. Another process writes it: where this one does, a child that another thread forks
+/// meanwhile holds the file open for writing, and the program's start fails with ETXTBSY.
+///
+/// # Panics
+/// When it cannot be written.
+#[track_caller]
+pub fn make_program(path: &Path, content: &[u8]) {
+    let mut install = Command::new("install");
+    install.args(["--mode=755", "/dev/stdin"]).arg(path).stdin(Stdio::piped());
+    let mut child = install.spawn().expect("install starts");
+    child.stdin.take().expect("piped").write_all(content).expect("the program is written");
+    assert!(child.wait().expect("install ends").success(), "install does not make {}", path.display());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Other threads start children all the time, as in any run of tests.
+    #[test]
+    fn a_program_that_was_made_starts_beside_forks() {
+        let directory = std::env::temp_dir().join(format!("ktsn-eventually-{}", std::process::id()));
+        std::fs::create_dir(&directory).expect("a directory");
+        let program = directory.join("program");
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            for _ in 0..2 {
+                threads.spawn(|| {
+                    while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                        Command::new("true").status().expect("true starts");
+                    }
+                });
+            }
+            let ends: Vec<_> = (0..100)
+                .map(|_| {
+                    make_program(&program, b"#!/bin/sh\nexit 7\n");
+                    Command::new(&program).status().map(|status| status.code())
+                })
+                .collect();
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(ends.iter().all(|end| matches!(end, Ok(Some(7)))), "{ends:?}");
+        });
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
 
     #[test]
     fn the_first_answer_is_returned_and_nothing_is_asked_after_it() {
