@@ -88,7 +88,7 @@ bench-sched: programs ## what a gate decision costs, and the property suite, int
 bench-overlay: programs ## all ways from pod to pod, idle and loaded, OVS-DPDK, 200 attachments, 1,000 peers; writes out/bench/overlay.{json,html} (root)
 	@mkdir -p out/bench
 	$(CARGO) build --release --locked -p ktsnd --example worker_throughput
-	$(CARGO) build --release --locked --features ktsn-port/dpdk --example virtio_user_talker
+	$(CARGO) build --release --locked -p ktsn-bench --features dpdk
 	$(BIN)/ktsn bench overlay --json out/bench/overlay.json --report out/bench/overlay.html
 
 bench-receive: programs ## listeners and control loops, with and without expected-arrival receive; writes out/bench/{receive,loop}.{json,html} (root)

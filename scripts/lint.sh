@@ -75,7 +75,7 @@ step rustfmt "$cargo" fmt --all --check
 step clippy clippy --workspace --exclude libktsn --all-targets
 # Programs of make targets that `cargo test` leaves out.
 step clippy-targets clippy -p ktsn-tests --test clients --test injections --test guests --test test-hostile --test bench-recovery
-step clippy-dpdk clippy -p ktsn-port -p ktsnd -p ktsn-tests --features ktsn-port/dpdk,ktsnd/dpdk,ktsn-tests/dpdk --all-targets
+step clippy-dpdk clippy -p ktsn-port -p ktsnd -p ktsn-bench -p ktsn-tests --features ktsn-port/dpdk,ktsnd/dpdk,ktsn-bench/dpdk,ktsn-tests/dpdk --all-targets
 step clippy-libktsn clippy_hook
 step clippy-loom clippy_loom
 step rustdoc rustdoc

@@ -36,6 +36,7 @@ enum Command {
     Remote(cmd::remote::RemoteArgs),
     Control(cmd::control_loop::ControlArgs),
     Answer(cmd::control_loop::AnswerArgs),
+    Frames(cmd::frames::FramesArgs),
     #[command(hide = true)]
     CaptureLead(cmd::capture_lead::CaptureLeadArgs),
     #[command(hide = true)]
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Remote(args) => cmd::remote::run(&args),
         Command::Control(args) => cmd::control_loop::control(&args),
         Command::Answer(args) => cmd::control_loop::answer(&args),
+        Command::Frames(args) => cmd::frames::run(&args),
         Command::CaptureLead(args) => cmd::capture_lead::run(&args),
         Command::Generate(args) => generate::run_as_commands_of("ktsn", Cli::command(), &args),
     }

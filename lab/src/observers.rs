@@ -45,7 +45,7 @@ impl<'a> Observers<'a> {
 
     /// `ktsn VERB …` with its files, called `name`; the ends of a control loop are the laboratory's own.
     pub(crate) fn program(&self, name: &str, verb: &str, frames: u64) -> Program {
-        let is_ours = matches!(verb, "control" | "answer");
+        let is_ours = matches!(verb, "control" | "answer" | "frames");
         let program = if is_ours { &self.tools.bench } else { &self.tools.ktsn };
         self.with_files(Program::new(name, program).args([verb]), name, frames)
     }

@@ -25,6 +25,7 @@ const COLUMNS: &[Column] = &[
     ("wire p50", "wire_offset_ns.p50", micros),
     ("p90", "wire_offset_ns.p90", micros),
     ("p99", "wire_offset_ns.p99", micros),
+    ("p99.9", "wire_offset_ns.p99_9", micros),
     ("w.jitter p50", "wire_jitter_ns.p50", micros),
     ("latency p50", "latency_ns.p50", micros),
     ("p90", "latency_ns.p90", micros),

@@ -146,6 +146,12 @@ impl<W: Wire> Port for AfPacket<W> {
         }
     }
 
+    /// A call without octets: the kernel refuses it as it has done the work of a call.
+    #[inline]
+    fn warm_up(&mut self) {
+        let _refused = self.wire.send(&[]);
+    }
+
     fn reap(&mut self) -> usize {
         0
     }

@@ -5,6 +5,7 @@
 pub(crate) mod bench;
 pub(crate) mod capture_lead;
 pub(crate) mod control_loop;
+pub(crate) mod frames;
 mod progress;
 pub(crate) mod remote;
 pub(crate) mod report;

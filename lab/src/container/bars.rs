@@ -29,6 +29,14 @@ const BARS: [(&str, Option<Path>, f64); 14] = [
     ("early", None, 0.0),
 ];
 
+/// Bars against the sender of whole frames that takes as much CPU.
+const EQUAL_CPU_BARS: [(&str, f64); 2] = [("wire_offset_ns.p50", 1.05), ("wire_offset_ns.p90", 1.05)];
+
+/// Bars against the best of all senders that spin.
+const SPINNER_BARS: [(&str, f64); 3] =
+    [("late_over_1us_ratio", 1.05), ("wire_offset_ns.p99", 1.0), ("wire_offset_ns.p99_9", 1.5)];
+const SPINNERS: [Path; 4] = [Path::PacketSpin, Path::PacketSpinFree, Path::BareSpin, Path::FlannelSpin];
+
 /// The bars of captured frames: figure, the greatest value.
 const CAPTURE_BARS: [(&str, f64); 3] =
     [("transmit_error_ns.p50", 150.0), ("late_over_1us_ratio", 0.05), ("early", 0.0)];
@@ -40,6 +48,23 @@ pub fn compare(document: &mut Document) {
     for (of, metric, to, bar) in of_ktsn.into_iter().chain(of_capture) {
         answer(document, Load::Idle, of, metric, to, Some(bar));
     }
+    for (metric, bar) in EQUAL_CPU_BARS {
+        answer(document, Load::Idle, Path::Ktsn, metric, Some(Path::PacketSpin), Some(bar));
+    }
+    for (metric, bar) in SPINNER_BARS {
+        if let Some(best) = best_spinner(document, metric) {
+            answer(document, Load::Idle, Path::Ktsn, metric, Some(best), Some(bar));
+        }
+    }
+}
+
+/// The spinner with the least figure.
+fn best_spinner(document: &Document, metric: &str) -> Option<Path> {
+    let figure = |path: Path| {
+        document.all_rounds(path.word(), PAYLOAD_OCTETS, Some(Load::Idle.word()))?.metric(metric)
+    };
+    let found = SPINNERS.into_iter().filter_map(|path| Some((path, figure(path)?)));
+    found.min_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(path, _)| path)
 }
 
 /// Answers one bar at [`PAYLOAD_OCTETS`] where the document has both paths.

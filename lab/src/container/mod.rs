@@ -17,11 +17,13 @@ mod one_run;
 mod path;
 mod plan;
 pub(crate) mod receiving_daemon;
+mod rival;
 mod switch;
 
 pub use load::Load;
 pub use path::Path;
 pub use plan::{LEAD, Plan};
+pub use switch::NO_DPDK;
 
 use crate::carry_out::{Experiment, Measured, Session, Turn, carry_out};
 use crate::daemon::{Daemon, configuration};
@@ -33,6 +35,7 @@ use crate::testbed::Testbed;
 use ktsn_measure::results::Document;
 pub(crate) use one_run::Bench;
 use one_run::{Row, SendCalls};
+use rival::Rival;
 use std::path::Path as FilePath;
 use switch::Switched;
 
@@ -84,7 +87,8 @@ pub(crate) fn measure(plan: &Plan, session: &mut Session<'_>, directory: &FilePa
     let daemon = daemon.transpose()?;
     let bench = Bench { plan, testbed: &testbed, daemon: daemon.as_ref(), directory, switch: None };
     let through_switch = switched.as_ref().map(|switched| Bench::through(switched, plan));
-    session.measure(&mut Paths { bench, through_switch, missing }, plan.rounds)?;
+    let rival = Rival::default();
+    session.measure(&mut Paths { bench, through_switch, missing, rival }, plan.rounds)?;
     if let (Some(switched), true) = (&mut switched, plan.paths.contains(&Path::KtsnOvsDpdk)) {
         let name = "the switch is killed under traffic and starts again";
         session.repeat(name, 1, |_| switch::restart::measure(switched, plan), |_, _| ())?;
@@ -102,6 +106,7 @@ struct Paths<'a> {
     through_switch: Option<Bench<'a>>,
     /// Why paths are not possible here.
     missing: Missing,
+    rival: Rival,
 }
 
 impl Experiment for Paths<'_> {
@@ -134,7 +139,10 @@ impl Experiment for Paths<'_> {
 
     fn run(&mut self, &row: &Row, turn: &mut Turn<'_>) -> Result<Measured<SendCalls>, LabError> {
         let bench = self.through_switch.as_ref().filter(|_| row.path.is_switched()).unwrap_or(&self.bench);
-        bench.run(row, turn.round, turn.number * bench.plan.frames)
+        let margin = self.rival.margin(row.path);
+        let measured = bench.run(row, turn.round, turn.number * bench.plan.frames, margin)?;
+        self.rival.took(row, margin, bench.plan.period, &measured.series);
+        Ok(measured)
     }
 
     fn account(&self, kept: &mut [Measured<SendCalls>]) {
@@ -142,6 +150,7 @@ impl Experiment for Paths<'_> {
     }
 
     fn conclude(&mut self, calls: Vec<SendCalls>, document: &mut Document) -> Result<(), LabError> {
+        document.parameters.insert("packet_spin_margins_ns".to_owned(), self.rival.describe());
         let spans: Vec<u64> = calls.into_iter().flat_map(|calls| calls.spans).collect();
         if let (Some(daemon), false) = (self.bench.daemon, spans.is_empty()) {
             let lag = daemon.statistics()?.attachment.capture_lag.unwrap_or_default();
@@ -155,7 +164,7 @@ impl Experiment for Paths<'_> {
 /// machine cannot measure, and why.
 fn start_switch(plan: &Plan, directory: &FilePath) -> Result<(Option<Switched>, Missing), LabError> {
     let switched = plan.paths.iter().copied().filter(|path| path.is_switched());
-    let known = switched.map(|path| (path, switch::missing(path, &plan.setup.tools)));
+    let known = switched.map(|path| (path, switch::missing(path)));
     let (missing, possible): (Vec<_>, Vec<_>) = known.partition(|(_, reason)| reason.is_some());
     let mut missing: Vec<_> =
         missing.into_iter().filter_map(|(path, reason)| Some((path, reason?))).collect();
@@ -200,7 +209,8 @@ fn describe(plan: &Plan, document: &mut Document) {
         } else {
             "listener SCHED_FIFO 40 on CPU 0; talker SCHED_FIFO 50 on CPU 1 (flannel-other: ordinary, CPU 1); ktsn: worker \
              SCHED_FIFO 50 and its talker SCHED_FIFO 40, both on CPU 1; tap ordinary; the switch's polling thread (only while its \
-             paths are measured) nice -20 on CPU 0, DPDK's sender SCHED_FIFO 50 on CPU 1, where it polls from 200 µs before each time on"
+             paths are measured) nice -20 on CPU 0; senders of whole frames SCHED_FIFO 50 on CPU 1, where they poll their clock before each \
+             time: packet-spin for so long that it takes the CPU of ktsn's talker and ktsnd together, the others for 200 µs"
         },
     });
     document.set_parameters(&parameters);

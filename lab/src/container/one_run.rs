@@ -8,7 +8,7 @@
 use super::load::Load;
 use super::path::Path;
 use super::plan::{LEAD, Plan};
-use super::switch::{SENDER_MAX, Switch, Switched, Talk};
+use super::switch::{SENDER_MAX, Switch, Switched};
 use super::{capture, receiving_daemon};
 use crate::carry_out::Measured;
 use crate::daemon::{Daemon, cpu_share, cpu_time_of};
@@ -19,11 +19,13 @@ use crate::process::Program;
 use crate::testbed::{Testbed, UPLINK};
 use ktsn_measure::environment::CpuUse;
 use ktsn_measure::records::TalkRecord;
+use ktsn_time::Nanos;
 use std::path::Path as FilePath;
 use std::time::Duration;
 
-/// The listener's port.
+/// The listener's port, and the source port of whole frames.
 const PORT: u16 = 7000;
+const SOURCE_PORT: u16 = 40_000;
 /// What all runs share.
 pub(crate) struct Bench<'a> {
     pub(crate) plan: &'a Plan,
@@ -79,26 +81,35 @@ impl Bench<'_> {
         self.observers().placed(program, 0, Some(40))
     }
 
-    pub(crate) fn talker(&self, path: Path, payload: usize, first_sequence: u64) -> Program {
+    /// `margin`: how long a talker spins that sends whole frames.
+    pub(crate) fn talker(&self, path: Path, payload: usize, first_sequence: u64, margin: Nanos) -> Program {
         let (a, b) = (&self.testbed.a, &self.testbed.b);
         let (to, namespace) =
             if path.in_pods() { (b.pod_address, &a.pod_namespace) } else { (b.address, &a.namespace) };
-        if let (Path::DpdkVirtioUser, Some(switch)) = (path, self.switch) {
-            let talk = Talk { port: PORT, payload, first_sequence };
-            let program = switch.sender(&self.observers(), self.testbed, self.plan, talk);
-            return self.observers().placed(program, 1, path.fifo());
-        }
-        let program = self.observer("talk").args([
-            format!("{to}:{PORT}"),
+        let verb = if path.mode() == "poll" { "frames" } else { "talk" };
+        let program = self.observers().program("talk", verb, self.plan.frames).args([
             format!("--payload={payload}"),
             format!("--period={}ns", self.plan.period.get()),
             format!("--first-sequence={first_sequence}"),
+        ]);
+        let program = self.observers().placed(program, 1, path.fifo());
+        if verb == "frames" {
+            let from = if path.in_pods() { a.pod_address } else { a.address };
+            let ends = ["--ends".to_owned(), format!("{from}:{SOURCE_PORT}"), format!("{to}:{PORT}")];
+            let margin = format!("--spin-margin={}ns", margin.get());
+            let program = program.args(ends).args([margin]).within(namespace);
+            return match self.switch.filter(|_| path.is_switched()) {
+                Some(switch) => switch.sender(program, b),
+                None => program.args(["--device", UPLINK, "--macs", &a.uplink_mac, &b.uplink_mac]),
+            };
+        }
+        let program = program.args([
+            format!("{to}:{PORT}"),
             format!("--priority={PRIORITY}"),
             format!("--mode={}", path.mode()),
             format!("--lead={}ns", LEAD.get()),
             "--clock=tai".to_owned(),
         ]);
-        let program = self.observers().placed(program, 1, path.fifo());
         match self.daemon {
             Some(daemon) if path.is_preloaded() => {
                 daemon.serve(program, &self.plan.setup.tools, self.testbed)
@@ -113,6 +124,7 @@ impl Bench<'_> {
         row: Row,
         round: u32,
         first_sequence: u64,
+        margin: Nanos,
     ) -> Result<Measured<SendCalls>, LabError> {
         let path = row.path;
         let daemon = self.daemon.filter(|_| path.is_served());
@@ -133,7 +145,7 @@ impl Bench<'_> {
         let far_cpu = cpu_time_of(far.as_ref())?;
         let loaded = load.octets(self.testbed)?;
         let (mut machine, mut begun) = (CpuUse::now(), std::time::Instant::now());
-        let mut talker = self.talker(path, row.payload, first_sequence).start(self.directory)?;
+        let mut talker = self.talker(path, row.payload, first_sequence, margin).start(self.directory)?;
         if path == Path::DpdkVirtioUser {
             // It makes its device first, and the switch finds it within seconds.
             talker.wait_ready(SENDER_MAX)?;

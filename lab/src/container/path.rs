@@ -8,6 +8,11 @@ ktsn_model::words! {
         Bare = "bare",
         /// Host to host; the talker spins.
         BareSpin = "bare-spin",
+        /// Host to host; the talker owns the uplink by AF_PACKET, builds its frame before and warms the way up. It spins for so long that it
+        /// takes the CPU that KTSN takes.
+        PacketSpin = "packet-spin",
+        /// The same; it spins for as long as helps.
+        PacketSpinFree = "packet-spin-free",
         /// Pod to pod on Flannel's path; the talker sleeps.
         Flannel = "flannel",
         /// Pod to pod on Flannel's path; the talker spins.
@@ -29,11 +34,19 @@ ktsn_model::words! {
 
 impl Path {
     /// The paths that are measured unless some are named, in the order of tables.
-    pub const USUAL: [Self; 6] =
-        [Self::Bare, Self::BareSpin, Self::Flannel, Self::FlannelSpin, Self::FlannelOther, Self::Ktsn];
+    pub const USUAL: [Self; 8] = [
+        Self::Bare,
+        Self::BareSpin,
+        Self::PacketSpin,
+        Self::PacketSpinFree,
+        Self::Flannel,
+        Self::FlannelSpin,
+        Self::FlannelOther,
+        Self::Ktsn,
+    ];
 
     /// The paths of the experiment `overlay`, in the order of its tables.
-    pub const OVERLAY: [Self; 9] = [
+    pub const OVERLAY: [Self; 11] = [
         Self::Flannel,
         Self::FlannelSpin,
         Self::FlannelOther,
@@ -43,12 +56,20 @@ impl Path {
         Self::DpdkVirtioUser,
         Self::Bare,
         Self::BareSpin,
+        Self::PacketSpin,
+        Self::PacketSpinFree,
     ];
+
+    /// Those that send whole frames by AF_PACKET.
+    #[must_use]
+    pub const fn is_packet(self) -> bool {
+        matches!(self, Self::PacketSpin | Self::PacketSpinFree)
+    }
 
     /// Whether talker and listener are in pods.
     #[must_use]
     pub const fn in_pods(self) -> bool {
-        !matches!(self, Self::Bare | Self::BareSpin)
+        !matches!(self, Self::Bare | Self::BareSpin) && !self.is_packet()
     }
 
     /// Whether ktsnd sends its frames.
@@ -90,8 +111,8 @@ impl Path {
             Self::Bare | Self::Flannel | Self::FlannelOther => "sleep",
             Self::BareSpin | Self::FlannelSpin => "spin",
             Self::Ktsn | Self::KtsnCapture | Self::KtsnShort | Self::KtsnOvsDpdk => "txtime",
-            // Not `ktsn talk`: it polls its clock.
-            Self::DpdkVirtioUser => "poll",
+            // Not `ktsn talk`: they poll their clock.
+            Self::DpdkVirtioUser | Self::PacketSpin | Self::PacketSpinFree => "poll",
         }
     }
 

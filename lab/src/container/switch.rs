@@ -17,13 +17,10 @@ use super::plan::Plan;
 use crate::command::run;
 use crate::daemon::{Daemon, configuration_into_switch};
 use crate::error::LabError;
-use crate::observers::Observers;
 use crate::ovs::{self, Ovs, Polling};
 use crate::process::Program;
-use crate::testbed::{POD_INTERFACE, Testbed, UPLINK, VXLAN_PORT, VXLAN_VNI};
-use crate::tools::Tools;
+use crate::testbed::{Host, POD_INTERFACE, Testbed, UPLINK, VXLAN_PORT, VXLAN_VNI};
 use ktsn_proto::v1;
-use ktsn_time::Nanos;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -36,7 +33,6 @@ const DPDK: &str = "dpdk";
 /// The pod's interface, and the station that sends by DPDK.
 const POD_MAC: &str = "02:4b:00:00:02:00";
 const DPDK_MAC: &str = "02:4b:00:00:02:01";
-const DPDK_SOURCE_PORT: u16 = 40_000;
 /// The polling thread has CPU 0, where the listener preempts it; the switch's other threads are on the talker's CPU.
 const POLLING: Polling = Polling::Spins { nice: -20 };
 const CONNECTED_MAX: Duration = Duration::from_secs(30);
@@ -44,29 +40,19 @@ const CONNECTED_MAX: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_millis(1500);
 /// The switch goes on: its threads have run once when a frame comes.
 const GO_ON: Duration = Duration::from_millis(50);
-/// DPDK's sender polls its clock from so long before each transmit time on. Polled all the time, its CPU would be taken away for up
-/// to 50 ms in each second, as it runs under SCHED_FIFO; its median was the same.
-const SENDER_MARGIN: Nanos = Nanos::from_micros(200);
 /// Longest wait for DPDK's sender: memory, connection, settling.
 pub(super) const SENDER_MAX: Duration = Duration::from_secs(20);
 
-/// DPDK's sender, an example of the crate `port`.
-fn sender(tools: &Tools) -> PathBuf {
-    tools.ktsnd.with_file_name("examples").join("virtio_user_talker")
-}
+/// Why the path `dpdk-virtio-user` is not possible.
+pub const NO_DPDK: &str = "ktsn-bench was built without DPDK";
 
 /// Why a path through the switch is not possible here, before it is tried.
-pub(super) fn missing(path: Path, tools: &Tools) -> Option<String> {
+pub(super) fn missing(path: Path) -> Option<String> {
     if let Some(package) = ovs::missing() {
         return Some(format!("Debian's package {package} is not installed; remedy: `make setup`"));
     }
-    let sender = sender(tools);
-    (path == Path::DpdkVirtioUser && !sender.is_file()).then(|| {
-        format!(
-            "{} is not built; remedy: `cargo build --release --features ktsn-port/dpdk --example virtio_user_talker`",
-            sender.display()
-        )
-    })
+    let is_without = path == Path::DpdkVirtioUser && !cfg!(feature = "dpdk");
+    is_without.then(|| format!("{NO_DPDK}; remedy: `make bench-overlay`"))
 }
 
 /// The switch on host A.
@@ -199,30 +185,13 @@ impl Switch {
         Ok(Running(&self.ovs))
     }
 
-    /// DPDK's sender, to `to`, as pod A.
-    pub(super) fn sender(
-        &self,
-        observers: &Observers<'_>,
-        testbed: &Testbed,
-        plan: &Plan,
-        talk: Talk,
-    ) -> Program {
-        let (a, b) = (&testbed.a, &testbed.b);
-        let program = Program::new("talk", &sender(observers.tools));
-        observers
-            .with_files(program, "talk", plan.frames)
-            .args(["--socket".as_ref(), self.socket(DPDK).as_os_str()])
-            .args(["--macs", DPDK_MAC, &b.vxlan_mac])
-            .args([
-                "--ends".to_owned(),
-                format!("{}:{DPDK_SOURCE_PORT}", a.pod_address),
-                format!("{}:{}", b.pod_address, talk.port),
-                format!("--payload={}", talk.payload),
-                format!("--period-ns={}", plan.period.get()),
-                format!("--first-sequence={}", talk.first_sequence),
-                format!("--sleep-until-ns={}", SENDER_MARGIN.get()),
-            ])
-            .within(&a.pod_namespace)
+    /// What DPDK's sender is told of itself.
+    pub(super) fn sender(&self, program: Program, b: &Host) -> Program {
+        program.args(["--socket".as_ref(), self.socket(DPDK).as_os_str()]).args([
+            "--macs",
+            DPDK_MAC,
+            &b.vxlan_mac,
+        ])
     }
 }
 
@@ -230,14 +199,6 @@ impl Switch {
 fn is_connected(daemon: &Daemon) -> Result<bool, LabError> {
     let ports = daemon.ask(|mut client| async move { client.list(v1::ListRequest {}).await })?.ports;
     Ok(ports.iter().any(|port| port.adapter == "vhost_user" && port.up))
-}
-
-/// What DPDK's sender sends.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Talk {
-    pub(super) port: u16,
-    pub(super) payload: usize,
-    pub(super) first_sequence: u64,
 }
 
 /// The running switch; it stands still again when this is dropped.

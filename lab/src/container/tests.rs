@@ -93,6 +93,36 @@ fn bars_are_answered_for_the_paths_that_ran() {
     assert!(!bars::missed(&document).iter().any(|line| line.starts_with("wire_offset")));
 }
 
+/// The best spinner differs from figure to figure.
+#[test]
+fn the_best_spinner_of_the_run_is_the_rival() {
+    let spinner = |path: Path, late, p99| Series {
+        path: path.word().to_owned(),
+        late_over_1us_ratio: Some(late),
+        wire_offset_ns: Some(Statistics { p50: 3_000, p90: 4_000, p99, ..Statistics::default() }),
+        ..good()
+    };
+    let mut document = Document::new("container", Vec::new());
+    document.add_rounds(
+        [
+            spinner(Path::Ktsn, 0.03, 8_000),
+            spinner(Path::PacketSpin, 0.04, 5_000),
+            spinner(Path::BareSpin, 0.02, 9_000),
+        ]
+        .map(|series| Series { round: Round::Number(1), ..series })
+        .into(),
+    );
+    bars::compare(&mut document);
+    let rival = |metric: &str| {
+        let of = document.comparisons.iter().filter(|c| c.metric == metric);
+        of.filter_map(|c| Some((c.to.clone()?, c.holds?))).collect::<Vec<_>>()
+    };
+    let named = |path: Path, holds| (path.word().to_owned(), holds);
+    assert_eq!(rival("late_over_1us_ratio"), [named(Path::BareSpin, false)]);
+    assert_eq!(rival("wire_offset_ns.p99"), [named(Path::PacketSpin, false)]);
+    assert_eq!(rival("wire_offset_ns.p90"), [named(Path::PacketSpin, true)]);
+}
+
 #[test]
 fn hard_counts_are_violations() {
     assert_eq!(bars::violations(&document(good())), Vec::<String>::new());

@@ -253,7 +253,7 @@ impl Turns<'_> {
         tap.wait_ready(READY_MAX)?;
         listener.wait_ready(READY_MAX)?;
         let first_sequence = u64::from(number) << 32;
-        let talker = self.bench.talker(Path::Ktsn, bars::PAYLOAD_OCTETS, first_sequence);
+        let talker = self.bench.talker(Path::Ktsn, bars::PAYLOAD_OCTETS, first_sequence, Nanos::ZERO);
         let mut talker = talker.start(directory)?;
         let (spans, taken) = self.change_ways(turns(plan))?;
         talker.ask_to_end()?;

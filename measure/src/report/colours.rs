@@ -14,7 +14,7 @@ pub(super) struct Look {
     pub(super) dash: DashType,
 }
 
-const KNOWN: [(&str, &str); 11] = [
+const KNOWN: [(&str, &str); 13] = [
     ("ktsn", "#0072b2"),
     ("ktsn-short", "#56b4e9"),
     ("ktsn-ovs-dpdk", "#9467bd"),
@@ -26,6 +26,8 @@ const KNOWN: [(&str, &str); 11] = [
     ("bare", "#009e73"),
     ("host-network", "#009e73"),
     ("bare-spin", "#8a8a8a"),
+    ("packet-spin", "#000000"),
+    ("packet-spin-free", "#5c4a8a"),
 ];
 const OTHERS: [&str; 4] = ["#b59f00", "#17a2a2", "#6b7a8f", "#c2185b"];
 
@@ -55,7 +57,7 @@ impl Colours {
             OTHERS[index % OTHERS.len()]
         });
         let dash = match path {
-            path if path.ends_with("-spin") => DashType::Dash,
+            path if path.ends_with("-spin") || path.ends_with("-spin-free") => DashType::Dash,
             path if path.ends_with("-other") => DashType::Dot,
             "tsn-cni" | "host-network" => DashType::DashDot,
             _ => DashType::Solid,

@@ -24,7 +24,7 @@ pub fn capacity(count: u64) -> usize {
 
 /// An empty vector with room for the records of `count` frames. Its memory is there already: a page fault in the loop
 /// would be measured as a delay.
-pub(crate) fn prefaulted<T: Clone>(count: u64, blank: T) -> Vec<T> {
+pub fn prefaulted<T: Clone>(count: u64, blank: T) -> Vec<T> {
     let mut records = vec![blank; capacity(count)];
     records.clear();
     records
@@ -43,7 +43,7 @@ pub struct TalkRecord {
 
 impl TalkRecord {
     /// A record without a meaning, of octets other than zero.
-    pub(crate) const BLANK: Self = Self { probe: Probe::BLANK, called_at: Tai::MAX, returned_at: Tai::MAX };
+    pub const BLANK: Self = Self { probe: Probe::BLANK, called_at: Tai::MAX, returned_at: Tai::MAX };
 }
 
 /// One frame as the tap or the listener saw it.
@@ -59,7 +59,7 @@ pub struct ArrivalRecord {
 
 impl ArrivalRecord {
     /// A record without a meaning, of octets other than zero.
-    pub(crate) const BLANK: Self = Self { probe: Probe::BLANK, kernel_at: Some(Tai::MAX), received_at: None };
+    pub const BLANK: Self = Self { probe: Probe::BLANK, kernel_at: Some(Tai::MAX), received_at: None };
 }
 
 /// One frame with every point of the time line that was seen.

@@ -32,8 +32,8 @@ Exit status: 0 done; 1 a frame of KTSN was lost, early, duplicated or reordered,
 pub(super) struct OverlayArgs {
     #[command(flatten)]
     traffic: TrafficArgs,
-    /// Paths: flannel, flannel-spin, flannel-other, ktsn, ktsn-short, ktsn-ovs-dpdk, dpdk-virtio-user, bare, bare-spin [default: all of
-    /// them].
+    /// Paths: flannel, flannel-spin, flannel-other, ktsn, ktsn-short, ktsn-ovs-dpdk, dpdk-virtio-user, bare, bare-spin, packet-spin,
+    /// packet-spin-free [default: all of them].
     #[arg(long, value_delimiter = ',', value_name = "PATH,…")]
     path: Vec<Path>,
     /// Loads: idle, iperf3-udp.

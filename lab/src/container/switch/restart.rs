@@ -19,7 +19,7 @@ use crate::observers::{READY_MAX, finish};
 use ktsn_measure::clock;
 use ktsn_measure::results::{Check, Document, Micro};
 use ktsn_proto::v1;
-use ktsn_time::Tai;
+use ktsn_time::{Nanos, Tai};
 use std::time::{Duration, Instant};
 
 /// Milliseconds from the switch's answer until ktsnd's port is connected.
@@ -61,7 +61,8 @@ pub(in crate::container) fn measure(switched: &mut Switched, plan: &Plan) -> Res
     let mut listener = bench.listener(Path::KtsnOvsDpdk).start(bench.directory)?;
     tap.wait_ready(READY_MAX)?;
     listener.wait_ready(READY_MAX)?;
-    let mut talker = bench.talker(Path::KtsnOvsDpdk, bars::PAYLOAD_OCTETS, 0).start(bench.directory)?;
+    let mut talker =
+        bench.talker(Path::KtsnOvsDpdk, bars::PAYLOAD_OCTETS, 0, Nanos::ZERO).start(bench.directory)?;
     talker.wait_ready(READY_MAX)?;
     let restart = restart(switched)?;
     std::thread::sleep(AFTER);
