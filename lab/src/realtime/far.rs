@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The other host's side of a run: it measures itself. In: what is asked for, and questions ([`Question`]). Out: what it cannot do, then
-//! latencies with their causes, in answers of bounded size. Probe and load end with the conversation.
+//! The end of a run, which measures its own host: in this process, or on another host ([`serve`]). In: what is asked for, and questions
+//! ([`Question`]). Out: what it cannot do, then latencies with their causes, in answers of bounded size. Probe and load end with the value.
 //!
-//! A thread takes the latencies off the probe ten times a second, however slowly the first host asks: the counters around a late wake-up
+//! A thread takes the latencies off the probe ten times a second, however slowly they are asked for: the counters around a late wake-up
 //! must be those of its own tenth of a second.
 
 use super::counters;
 use super::limits::Machine;
 use super::plan::{Plan, System};
 use super::questions::{Asked, Begun, LATE_MAX, Looked, Question, SAMPLES_MAX, Turn};
-use super::recorder::Recorder;
 use super::segment::Segment;
-use super::store::Record;
 use crate::error::LabError;
 use crate::remote::hosts::{self, Side};
 use ktsn_realtime::Profile;
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,18 +36,30 @@ pub fn serve() -> Result<(), LabError> {
         let plan = asked.plan(out);
         plan.check()?;
         let machine = Machine::look_without_records(&plan)?;
-        Ok(Measuring { plan, machine, running: None })
+        let folder = plan.out.clone();
+        Ok(Served { plan, machine, system: System::Host, folder, running: None })
     })
 }
 
-/// This host, as it measures itself.
-struct Measuring {
+/// The end, here or there.
+pub(super) type End = crate::remote::End<Served>;
+
+/// The end of this process, which measures a system; `folder` gets what load and probe say.
+pub(super) fn here(plan: &Plan, machine: &Machine, system: System, folder: &Path) -> End {
+    let (plan, machine, folder) = (plan.clone(), machine.clone(), folder.to_owned());
+    End::Here(Box::new(Served { plan, machine, system, folder, running: None }))
+}
+
+/// A host, as it measures itself.
+pub(super) struct Served {
     plan: Plan,
     machine: Machine,
+    system: System,
+    folder: PathBuf,
     running: Option<Running>,
 }
 
-impl Side for Measuring {
+impl Side for Served {
     type Question = Question;
 
     fn answer(&mut self, question: Question) -> Result<Value, LabError> {
@@ -55,13 +68,14 @@ impl Side for Measuring {
             Question::Begin { profile, loops } => {
                 // The one before has ended, or ends now.
                 self.running = None;
-                let (running, begun) = Running::start(&self.plan, &self.machine, profile, loops)?;
+                let (running, begun) = self.start(profile, loops)?;
                 self.running = Some(running);
                 Ok(json!(begun))
             }
-            Question::Read => {
+            Question::Read { median_ns } => {
                 let running =
                     self.running.as_mut().ok_or_else(|| LabError::Usage("no probe runs".to_owned()))?;
+                running.median.store(median_ns, Ordering::Relaxed);
                 running.read().map(|turn| json!(turn))
             }
         }
@@ -73,7 +87,7 @@ impl Side for Measuring {
     }
 }
 
-impl Measuring {
+impl Served {
     fn look(&self) -> Looked {
         let skip = |&profile| Some((profile, self.machine.skip(&self.plan, System::Host, profile)?));
         Looked {
@@ -82,45 +96,44 @@ impl Measuring {
             unseen: counters::unseen(self.machine.hierarchy.as_ref()),
         }
     }
+
+    fn start(&self, profile: Profile, loops: u64) -> Result<(Running, Begun), LabError> {
+        let (begun, has_begun) = sync_channel(1);
+        let (turns, taken) = sync_channel(WAITING_MAX);
+        let Self { plan, machine, system, folder, .. } = self;
+        let (plan, machine, folder) = (plan.clone(), machine.clone(), folder.clone());
+        let (of, median) = ((*system, profile), Arc::<AtomicU64>::default());
+        let usual = Arc::clone(&median);
+        let thread = std::thread::spawn(move || match Segment::start(&plan, &machine, of, loops, &folder) {
+            Ok(mut segment) => {
+                let _ = begun.send(Ok(segment.begun));
+                measure(&mut segment, &usual, &turns);
+            }
+            Err(error) => drop(begun.send(Err(error))),
+        });
+        let (turns, thread) = (Some(taken), Some(thread));
+        let running = Running { turns, thread, median, held: Turn::default(), failed: None };
+        let begun = has_begun.recv().map_err(|_| ended())??;
+        Ok((running, begun))
+    }
+}
+
+fn ended() -> LabError {
+    LabError::Usage("the probe's thread has ended".to_owned())
 }
 
 /// A probe that runs, on a thread of its own: what it starts dies with it.
 struct Running {
     turns: Option<Receiver<Result<Turn, LabError>>>,
     thread: Option<JoinHandle<()>>,
+    /// The usual latency so far, in nanoseconds.
+    median: Arc<AtomicU64>,
     /// What came and was not asked for yet.
     held: Turn,
     failed: Option<LabError>,
 }
 
 impl Running {
-    fn start(
-        plan: &Plan,
-        machine: &Machine,
-        profile: Profile,
-        loops: u64,
-    ) -> Result<(Self, Begun), LabError> {
-        let (begun, has_begun) = sync_channel(1);
-        let (turns, taken) = sync_channel(WAITING_MAX);
-        let (plan, machine) = (plan.clone(), machine.clone());
-        let thread = std::thread::spawn(move || {
-            match Segment::start(&plan, &machine, (System::Host, profile), loops, &plan.out) {
-                Ok(mut segment) => {
-                    let _ = begun.send(Ok(segment.begun));
-                    if let Err(error) = measure(&mut segment, &plan, &turns) {
-                        let _ = turns.send(Err(error));
-                    }
-                }
-                Err(error) => drop(begun.send(Err(error))),
-            }
-        });
-        let (held, failed) = (Turn::default(), None);
-        let running = Self { turns: Some(taken), thread: Some(thread), held, failed };
-        let ended = || LabError::Usage("the probe's thread has ended".to_owned());
-        let begun = has_begun.recv().map_err(|_| ended())??;
-        Ok((running, begun))
-    }
-
     /// What has come, up to the bounds of an answer; it waits a little for the first of it.
     fn read(&mut self) -> Result<Turn, LabError> {
         let mut wait = if self.held.ns.is_empty() { ANSWER_WITHIN } else { Duration::ZERO };
@@ -133,9 +146,7 @@ impl Running {
                 Ok(Ok(turn)) => self.held.add(turn),
                 Ok(Err(error)) => self.failed = Some(error),
                 Err(RecvTimeoutError::Timeout) => break,
-                Err(RecvTimeoutError::Disconnected) => {
-                    self.failed = Some(LabError::Usage("the probe's thread has ended".to_owned()));
-                }
+                Err(RecvTimeoutError::Disconnected) => self.failed = Some(ended()),
             }
             wait = Duration::ZERO;
         }
@@ -158,22 +169,13 @@ impl Drop for Running {
     }
 }
 
-/// Passes turns on until the probe ends, or they are not wanted any more.
-fn measure(
-    segment: &mut Segment,
-    plan: &Plan,
-    turns: &SyncSender<Result<Turn, LabError>>,
-) -> Result<(), LabError> {
-    let mut recorder = Recorder::new(plan.samples(), plan.period);
+/// Passes turns on until the probe ends or fails, or they are not wanted any more.
+fn measure(segment: &mut Segment, median: &AtomicU64, turns: &SyncSender<Result<Turn, LabError>>) {
     loop {
-        let turn = segment.turn(recorder.median())?;
-        recorder.take(&Record::Samples { ns: turn.ns.clone(), late: Vec::new() });
-        let is_last = turn.is_last;
-        if turns.send(Ok(turn)).is_err() {
-            return Ok(());
-        }
-        if is_last {
-            return Ok(());
+        let turn = segment.turn(median);
+        let is_last = turn.as_ref().map_or(true, |turn| turn.is_last);
+        if turns.send(turn).is_err() || is_last {
+            return;
         }
     }
 }
@@ -252,11 +254,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let plan = Asked::of(&super::super::tests::plan(folder.path())).plan(folder.path().to_owned());
         plan.check().unwrap();
-        for good in [json!("look"), json!("read"), json!({"begin": {"profile": 3, "loops": 9}})] {
+        for good in
+            [json!("look"), json!({"read": {"median_ns": 7}}), json!({"begin": {"profile": 3, "loops": 9}})]
+        {
             assert!(Question::deserialize(&good).is_ok(), "{good}");
         }
         for bad in [
             json!("end"),
+            json!("read"),
             json!({"look": 1, "read": 2}),
             json!({"begin": {"profile": 9, "loops": 9}}),
             json!({"begin": {"profile": 1, "loops": -1}}),

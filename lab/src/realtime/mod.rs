@@ -37,17 +37,18 @@ pub use probes::{Agreement, DISTANCE_MAX, compare_probes};
 use crate::carry_out::{Experiment, Measured, Rules, Session, Terms, Turn, carry_out};
 use crate::error::LabError;
 use crate::experiment::{Event, Watch};
+use crate::remote::hosts::ANSWER_MAX;
 use ktsn_measure::results::{Check, Document};
 use ktsn_realtime::profile::Load;
 use ktsn_realtime::results::Skip;
 use ktsn_realtime::{Cell, Profile, RealTime};
 use ktsn_time::{Nanos, Span};
 use limits::Machine;
-use other::There;
+use questions::{Begun, Question, Turn as Taken};
 use recorder::Recorder;
-use segment::{Begun, Segment};
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 use store::{Header, Record, Store};
 
 /// The file format of records.
@@ -264,21 +265,30 @@ impl Cells<'_> {
         let (plan, machine) = (self.plan, self.machine);
         let Place { system, profile, record, .. } = &mut self.all[index];
         let Some((store, recorder)) = record else { return Ok(()) };
-        let mut source = match (&plan.other, *system) {
-            (Some(other), System::Ssh) => {
-                Source::There(Box::new(There::start(other, plan, *profile, loops)?))
-            }
-            _ => {
-                Source::Here(Box::new(Segment::start(plan, machine, (*system, *profile), loops, &self.log)?))
-            }
+        let mut end = match &plan.other {
+            Some(other) if *system == System::Ssh => other::begin(other, plan)?.0,
+            _ => far::here(plan, machine, *system, &self.log),
         };
-        let Begun { fifo, cpu } = source.begun();
+        let Begun { fifo, cpu } = end.ask(Question::Begin { profile: *profile, loops }, ANSWER_MAX)?;
         recorder.check_start(fifo, cpu).map_err(|problem| store.refuse(problem))?;
         store.append(&Record::Start { fifo, cpu })?;
         recorder.take(&Record::Start { fifo, cpu });
+        // The end itself says earlier that its probe is silent.
+        let silence_max = segment::silence_max(plan, *system) + ANSWER_MAX;
+        let (mut left, mut heard) = (loops, Instant::now());
         loop {
-            let segment::Turn { ns, late, is_last } = source.turn(recorder.median())?;
+            let median_ns = recorder.median().unwrap_or_default().as_nanos();
+            let taken: Taken = end.ask(Question::Read { median_ns }, ANSWER_MAX)?;
+            if let Some(problem) = taken.refusal(left) {
+                return Err(end.refuse(problem));
+            }
+            let Taken { ns, late, is_last } = taken;
+            left -= ns.len() as u64;
+            if ns.is_empty() && heard.elapsed() > silence_max {
+                return Err(end.refuse(format!("it gave no latency for {silence_max:?}")));
+            }
             if !ns.is_empty() {
+                heard = Instant::now();
                 let record = Record::Samples { ns, late };
                 store.append(&record)?;
                 recorder.take(&record);
@@ -304,29 +314,6 @@ impl Cells<'_> {
             Cell { skip: skip.clone(), ..cell }
         };
         self.all.iter().map(of).collect()
-    }
-}
-
-/// Where the probe runs.
-enum Source {
-    Here(Box<Segment>),
-    There(Box<There>),
-}
-
-impl Source {
-    const fn begun(&self) -> Begun {
-        match self {
-            Self::Here(segment) => segment.begun,
-            Self::There(there) => there.begun,
-        }
-    }
-
-    fn turn(&mut self, median: Option<Span>) -> Result<segment::Turn, LabError> {
-        match self {
-            Self::Here(segment) => segment.turn(median),
-            // The other machine finds the causes, with a median of its own.
-            Self::There(there) => there.turn(),
-        }
     }
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Another machine as a system, reached by ssh. In: the host. Out: what it allows, and the latencies that it measures of itself; or why there
-//! are none. Lengths and times of its answers are bounded.
+//! Another machine as a system, reached by ssh. In: the host. Out: its end, and what it allows; or why it cannot be had.
 
+use super::far::End;
 use super::guests::one_line;
 pub use super::plan::Other;
 use super::plan::Plan;
-use super::questions::{Asked, Begun, LATE_MAX, Looked, Question, SAMPLES_MAX, Turn};
+use super::questions::{Asked, Looked, Question};
 use crate::error::LabError;
 use crate::remote::hosts::{ANSWER_MAX, Far};
 use crate::vm::printable;
@@ -13,13 +13,18 @@ use ktsn_realtime::Profile;
 use ktsn_realtime::causes::Cause;
 use ktsn_realtime::results::Skip;
 use serde_json::Value;
-use std::time::{Duration, Instant};
 
 /// The name of the other side's command.
 const EXPERIMENT: &str = "rt";
 /// Most words that are taken of it.
 const NOTICES_MAX: usize = 16;
 const WORDS_MAX: usize = 300;
+
+/// Begins a conversation; the other machine's environment comes with it.
+pub(super) fn begin(other: &Other, plan: &Plan) -> Result<(End, Value), LabError> {
+    let (far, environment) = Far::begin(&other.remote, EXPERIMENT, &Asked::of(plan))?;
+    Ok((End::There(Box::new(far)), environment))
+}
 
 /// What is known of the other machine.
 #[derive(Clone, Debug)]
@@ -33,8 +38,8 @@ impl Host {
     /// Asks what it allows; `watch` hears what limits a run there.
     pub(super) fn find(other: &Other, plan: &Plan, watch: &mut dyn FnMut(&str)) -> Result<Self, LabError> {
         other.remote.check_version(&other.version)?;
-        let (mut far, environment) = Far::begin(&other.remote, EXPERIMENT, &Asked::of(plan))?;
-        let mut looked: Looked = far.ask(&Question::Look, ANSWER_MAX)?;
+        let (mut end, environment) = begin(other, plan)?;
+        let mut looked: Looked = end.ask(Question::Look, ANSWER_MAX)?;
         for (_, skip) in &mut looked.skips {
             *skip = Skip { kind: words(&skip.kind), reason: words(&skip.reason) };
         }
@@ -85,79 +90,10 @@ fn describe(environment: &Value, unseen: &[Cause]) -> String {
     format!("Linux {kernel}, {cpus} CPUs, reached by ssh; {unseen}")
 }
 
-/// The probe on the other machine; it ends with the value.
-#[derive(Debug)]
-pub(super) struct There {
-    far: Far,
-    /// Latencies that may still come.
-    left: u64,
-    silent: Instant,
-    silence_max: Duration,
-    pub(super) begun: Begun,
-}
-
-impl There {
-    pub(super) fn start(other: &Other, plan: &Plan, profile: Profile, loops: u64) -> Result<Self, LabError> {
-        let (mut far, _) = Far::begin(&other.remote, EXPERIMENT, &Asked::of(plan))?;
-        let begun = far.ask(&Question::Begin { profile, loops }, ANSWER_MAX)?;
-        let silence_max = ANSWER_MAX + Duration::from_nanos(plan.period.get().unsigned_abs()) * 10;
-        Ok(Self { far, left: loops, silent: Instant::now(), silence_max, begun })
-    }
-
-    /// What came since the last turn.
-    pub(super) fn turn(&mut self) -> Result<Turn, LabError> {
-        let mut turn: Turn = self.far.ask(&Question::Read, ANSWER_MAX)?;
-        if let Some(problem) = refusal(&turn, self.left) {
-            return Err(self.far.refuse(problem).into());
-        }
-        for late in &mut turn.late {
-            late.thread = late.thread.take().map(|thread| words(&thread));
-        }
-        self.left -= turn.ns.len() as u64;
-        if !turn.ns.is_empty() {
-            self.silent = Instant::now();
-        } else if self.silent.elapsed() > self.silence_max {
-            let problem = format!("it gave no latency for {:?}", self.silence_max);
-            return Err(self.far.refuse(problem).into());
-        }
-        Ok(turn)
-    }
-}
-
-/// Why a turn is none of a probe that has `left` wake-ups to go: the bounds of what is recorded here.
-fn refusal(turn: &Turn, left: u64) -> Option<String> {
-    let count = turn.ns.len();
-    if count > SAMPLES_MAX || turn.late.len() > LATE_MAX {
-        return Some(format!("it gave {count} latencies at once, {} late", turn.late.len()));
-    }
-    if count as u64 > left {
-        return Some(format!("it gave {count} latencies, {left} were left of those asked for"));
-    }
-    let odd = turn.late.iter().find(|late| late.index >= count);
-    odd.map(|late| format!("its late wake-up {} is none of those that it gave", late.index))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::store::Late;
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn what_cannot_be_recorded_is_refused() {
-        let late = |index| Late { index, lateness_ns: 1, causes: Vec::new(), thread: None };
-        let turn = |count, late| Turn { ns: vec![1; count], late, is_last: false };
-        assert_eq!(refusal(&turn(100, vec![late(0), late(99)]), 100), None);
-        for (turn, word) in [
-            (turn(101, Vec::new()), "100 were left"),
-            (turn(SAMPLES_MAX + 1, Vec::new()), "at once"),
-            (turn(1, vec![late(0); LATE_MAX + 1]), "at once"),
-            (turn(2, vec![late(2)]), "late wake-up 2 is none"),
-        ] {
-            let problem = refusal(&turn, 100).unwrap();
-            assert!(problem.contains(word), "{word}: {problem}");
-        }
-    }
 
     #[test]
     fn words_of_the_other_machine_are_short_and_control_nothing() {

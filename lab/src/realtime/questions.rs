@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the first host asks a machine that measures itself, and what comes back.
+//! What the end of a run is asked, and what comes back: lengths and times of answers are bounded.
 
 use super::plan::{Parts, Plan, System};
 use super::store::Late;
@@ -78,8 +78,8 @@ pub(super) enum Question {
     Look,
     /// Start the probe: [`Begun`].
     Begin { profile: Profile, loops: u64 },
-    /// What has come since the last question: [`Turn`].
-    Read,
+    /// What has come since the last question: [`Turn`]. `median_ns`: the usual latency so far.
+    Read { median_ns: u64 },
 }
 
 /// What this host allows.
@@ -114,4 +114,40 @@ pub(super) struct Turn {
     pub(super) late: Vec<Late>,
     /// Whether the probe has ended.
     pub(super) is_last: bool,
+}
+
+impl Turn {
+    /// Why it is none of a probe that has `left` wake-ups to go: the bounds of what is recorded here.
+    pub(super) fn refusal(&self, left: u64) -> Option<String> {
+        let Self { ns, late, .. } = self;
+        if ns.len() > SAMPLES_MAX || late.len() > LATE_MAX {
+            return Some(format!("it gave {} latencies at once, {} late", ns.len(), late.len()));
+        }
+        if ns.len() as u64 > left {
+            return Some(format!("it gave {} latencies, {left} were left of those asked for", ns.len()));
+        }
+        let odd = late.iter().find(|late| late.index >= ns.len());
+        odd.map(|late| format!("its late wake-up {} is none of those that it gave", late.index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_recorded_is_refused() {
+        let late = |index| Late { index, lateness_ns: 1, causes: Vec::new(), thread: None };
+        let turn = |count, late| Turn { ns: vec![1; count], late, is_last: false };
+        assert_eq!(turn(100, vec![late(0), late(99)]).refusal(100), None);
+        for (turn, word) in [
+            (turn(101, Vec::new()), "100 were left"),
+            (turn(SAMPLES_MAX + 1, Vec::new()), "at once"),
+            (turn(1, vec![late(0); LATE_MAX + 1]), "at once"),
+            (turn(2, vec![late(2)]), "late wake-up 2 is none"),
+        ] {
+            let problem = turn.refusal(100).unwrap();
+            assert!(problem.contains(word), "{word}: {problem}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use super::groups::{self, Group, Limits};
 use super::limits::{self, Machine};
 use super::load::{self, Load};
 use super::plan::{Plan, System};
-pub(super) use super::questions::{Begun, Turn};
+use super::questions::{Begun, Turn};
 use super::store::Late;
 use super::thread::Thread;
 use super::{commands, guests};
@@ -19,6 +19,7 @@ use ktsn_realtime::profile::Load as Kind;
 use ktsn_time::{Nanos, Span};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often latencies and counters are read.
@@ -29,6 +30,15 @@ const READ_WITHIN: Span = Span::from_nanos(200_000_000);
 const SNAPSHOTS_MAX: usize = 64;
 /// Longest start of a probe.
 pub(super) const START_MAX: Duration = Duration::from_secs(15);
+
+/// How long a probe may be silent: it has to start.
+pub(super) fn silence_max(plan: &Plan, system: System) -> Duration {
+    Duration::from_secs(10) + Duration::from_nanos(plan.period.get().unsigned_abs()) * 10 + start_max(system)
+}
+
+const fn start_max(system: System) -> Duration {
+    if system.is_guest() { guests::BOOT_MAX } else { START_MAX }
+}
 
 /// A running probe, and what disturbs it.
 #[derive(Debug)]
@@ -56,10 +66,8 @@ impl Segment {
         let load = Load::start(plan, machine, system, profile, folder)?;
         let Line { line, group, begun } = Line::new(plan, machine, system, profile, loops)?;
         let log = folder.join("probe.log");
-        let silence = Duration::from_secs(10) + Duration::from_nanos(plan.period.get().unsigned_abs()) * 10;
-        let start = if system.is_guest() { guests::BOOT_MAX } else { START_MAX };
         let name = if system.is_guest() { "the guest" } else { "cyclictest" };
-        let mut probe = Probe::start(name, &line, &log, silence + start)?;
+        let mut probe = Probe::start(name, &line, &log, silence_max(plan, system))?;
         if system.is_linux_guest() {
             probe.ask_before_kill(guests::END_MAX);
         }
@@ -69,13 +77,14 @@ impl Segment {
         Ok(Self { probe, _group: group, load, evidence, log, log_octets: 0, begun })
     }
 
-    /// What comes in the next tenth of a second; `median` is the usual latency so far.
+    /// What comes in the next tenth of a second; `median` is the usual latency so far, in nanoseconds.
     ///
     /// # Errors
     /// The probe failed, or a part of the load has ended: what came since the last turn may have been measured without it.
-    pub(super) fn turn(&mut self, median: Option<Span>) -> Result<Turn, LabError> {
+    pub(super) fn turn(&mut self, median: &AtomicU64) -> Result<Turn, LabError> {
         let batch = self.probe.read(TURN)?;
         self.check_load()?;
+        let median = Span::from_nanos(median.load(Ordering::Relaxed));
         let late = self.evidence.turn(self.probe.pid(), &batch, median);
         Ok(Turn { ns: batch.latencies, late, is_last: batch.is_last })
     }
@@ -197,9 +206,8 @@ impl EvidenceWindow {
     }
 
     /// Reads the counters, and finds the causes of this turn's late wake-ups.
-    fn turn(&mut self, root: u32, batch: &Batch, median: Option<Span>) -> Vec<Late> {
-        let start_max = if self.system.is_guest() { guests::BOOT_MAX } else { START_MAX };
-        if self.counters.is_none() && self.begun.elapsed() < start_max {
+    fn turn(&mut self, root: u32, batch: &Batch, median: Span) -> Vec<Late> {
+        if self.counters.is_none() && self.begun.elapsed() < start_max(self.system) {
             let found = Thread::find(root, self.system);
             self.counters = found.map(|thread| Counters::new(thread, self.fifo, self.cpu_stat.clone()));
         }
@@ -223,8 +231,8 @@ impl EvidenceWindow {
         late
     }
 
-    fn late(&self, index: usize, latency: Span, median: Option<Span>) -> Late {
-        let lateness = latency.saturating_sub(median.unwrap_or_default().min(latency));
+    fn late(&self, index: usize, latency: Span, median: Span) -> Late {
+        let lateness = latency.saturating_sub(median.min(latency));
         let mut late = Late { index, lateness_ns: lateness.as_nanos(), causes: Vec::new(), thread: None };
         if let (Some(counters), Some(last)) = (&self.counters, self.snapshots.back()) {
             let span = latency.saturating_add(READ_WITHIN);

@@ -59,6 +59,17 @@ impl<S: Side<Question: Serialize>> End<S> {
         Ok(far.wait_until_quiet()?)
     }
 
+    /// Refuses what this end cannot have measured. Of another host nothing more is asked then.
+    pub(crate) fn refuse(&self, problem: String) -> LabError {
+        match self {
+            Self::Here(_) => {
+                let name = "an end of this process:".to_owned();
+                LabError::Process { name, problem, stderr: String::new() }
+            }
+            Self::There(far) => far.refuse(problem).into(),
+        }
+    }
+
     /// # Errors
     /// The connection to the other host has ended.
     pub(crate) fn check(&mut self) -> Result<(), LabError> {
