@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a run sends, and what its two ends saw.
+//! What a run sends, where its ends run, and what they saw.
 
 use super::host::Sample;
 use super::path::{Direction, Load};
+use super::task::Answer;
 use super::traffic::{Receiving, Sending};
 use crate::error::LabError;
 use ktsn_measure::clock::{RealTime, thread_cpu_time};
@@ -41,13 +42,15 @@ pub(super) struct Seen {
     pub(super) machine: (CpuUse, CpuUse),
 }
 
+/// The other host's name and samples, if there is one.
+pub(super) type There = Option<(String, Vec<Sample>)>;
+
 /// What the two ends saw.
 pub(super) struct Carried {
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
     pub(super) samples: Vec<Sample>,
-    /// The other host's name and samples, if there is one.
-    pub(super) there: Option<(String, Vec<Sample>)>,
+    pub(super) there: There,
     pub(super) elapsed: Duration,
     pub(super) sender_cpu: Nanos,
     pub(super) receiver_cpu: Nanos,
@@ -57,6 +60,48 @@ pub(super) struct Carried {
     pub(super) stepped: bool,
     /// The state of a guest's clock, in a word, and the bound of its error.
     pub(super) guest_clock: Option<(String, Nanos)>,
+}
+
+/// An end's part of a run.
+pub(super) struct Part {
+    pub(super) answer: Answer,
+    pub(super) cpu: Nanos,
+}
+
+/// What is seen from the first host beside the two ends.
+pub(super) struct Beside {
+    pub(super) samples: Vec<Sample>,
+    pub(super) there: There,
+    pub(super) elapsed: Duration,
+}
+
+impl Carried {
+    /// A run between the virtual machine's side and the remote host.
+    pub(super) fn of(direction: Direction, near: Part, remote: Part, beside: Beside) -> Self {
+        let (sender, receiver) = match direction {
+            Direction::Egress => (near, remote),
+            Direction::Ingress => (remote, near),
+        };
+        let Beside { samples, there, elapsed } = beside;
+        Self {
+            sending: sender.answer.sending,
+            receiving: receiver.answer.receiving,
+            samples,
+            there,
+            elapsed,
+            sender_cpu: sender.cpu,
+            receiver_cpu: receiver.cpu,
+            drops: sender.answer.drops.into_iter().chain(receiver.answer.drops).collect(),
+            stepped: sender.answer.stepped || receiver.answer.stepped,
+            guest_clock: None,
+        }
+    }
+}
+
+/// CPU and priority of a sender and of a receiver. The sender preempts the receiver where they share a CPU.
+pub(super) fn places([sender, receiver]: [usize; 2]) -> [RealTime; 2] {
+    let place = |cpu, fifo| RealTime { cpu: Some(cpu), fifo: Some(fifo), ..RealTime::default() };
+    [place(sender, 41), place(receiver, 40)]
 }
 
 /// Runs `work` as a thread of the experiment: placed, known by its number, with its CPU time.

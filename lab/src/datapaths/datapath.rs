@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A datapath that stands: its bed, its parts, and the two ends.
+//! A datapath that stands: its bed, its parts, and the virtual machine's side.
 //!
-//! In: which path, what is on the virtual machine's side, where the remote host is, how a switch may use the machine. Out: a [`Datapath`]
+//! In: which path, what is on the virtual machine's side, the remote host, how a switch may use the machine. Out: a [`Datapath`]
 //! through which frames have passed both ways. Everything ends with the value, in the order of its fields.
 
-use super::apart::There;
 use super::bed::{Bed, FAR, TAP, UPLINK};
-use super::endpoint::{Endpoint, Packet, Tap};
+use super::endpoint::{Endpoint, Tap};
+use super::far::Question;
 use super::frame::{self, GUEST_MAC, Kind, REMOTE_MAC, text};
 use super::guest::{Guest, Guests, Wire};
 use super::near::{Near, PASSES_MAX, has_trial};
 use super::path::{Direction, Path};
+use super::remote::Remote;
 use super::switch::{self, Port};
 use super::{bridge, macvtap, xdp};
 use crate::command::run;
@@ -28,7 +29,6 @@ use std::time::{Duration, Instant};
 
 const BRIDGE: &str = "br0";
 const TRY_AGAIN: Duration = Duration::from_millis(5);
-const TRIES_A_FRAME: u32 = 10;
 
 /// How the machine is used.
 #[derive(Clone, Copy, Debug)]
@@ -88,8 +88,6 @@ enum Parts {
 /// A datapath that stands. Fields end in this order.
 pub(crate) struct Datapath {
     pub(super) near: Near,
-    /// The remote host's end; `None`: it is on another machine.
-    pub(super) remote: Option<Endpoint>,
     parts: Parts,
     bed: Bed,
     path: Path,
@@ -126,8 +124,7 @@ fn no_vfio(driver: &FilePath) -> String {
 }
 
 impl Datapath {
-    /// Sets the path up and passes a frame through it both ways. `directory` is for sockets; `there`: the remote host, if that is another
-    /// machine.
+    /// Sets the path up and passes a frame through it both ways. `directory` is for sockets.
     ///
     /// # Errors
     /// [`LabError::Impossible`] with the remedy, else what failed. Nothing is left behind.
@@ -136,10 +133,10 @@ impl Datapath {
         with: With<'_>,
         placement: Placement,
         directory: &FilePath,
-        there: Option<&mut There>,
+        remote: &mut Remote,
     ) -> Result<Self, LabError> {
         check_name(TAP)?;
-        let (bed, remote) = place(path, there.as_deref())?;
+        let bed = remote.bed(path, placement.ends)?;
         let (near, parts) = match path {
             Path::Vfio => {
                 let what = missing(path, false).unwrap_or_default();
@@ -153,50 +150,27 @@ impl Datapath {
                     xdp::Side { device: TAP, mac: GUEST_MAC },
                     xdp::Side { device: UPLINK, mac: REMOTE_MAC },
                 );
-                let Some(remote) = &bed.remote else {
+                let Some(namespace) = &bed.remote else {
                     return Err(LabError::Impossible {
                         what: NO_XDP.to_owned(),
                         remedy: "another path".to_owned(),
                     });
                 };
-                let xdp = xdp::set_up(&bed.host, tap, uplink, (remote, FAR))?;
+                let xdp = xdp::set_up(&bed.host, tap, uplink, (namespace, FAR))?;
                 (with.at_tap(owned, false, placement)?, Parts::Xdp(xdp))
             }
             Path::TapOvs | Path::OvsAfxdp | Path::OvsDpdk => {
                 through_switch(&bed, path, with, placement, directory)?
             }
         };
-        let mut datapath = Self { near, remote, parts, bed, path };
+        let mut datapath = Self { near, parts, bed, path };
         if let Near::Guest(guest) = &mut datapath.near {
             guest.wait_until_ready()?;
         }
-        match (&mut datapath.near, there) {
-            (near, Some(there)) => {
-                let tried = there.try_out(near, path);
-                // A switch that has ended explains why nothing passed.
-                datapath.check()?;
-                tried?;
-            }
-            (Near::StandIn(_), _) => {
-                Direction::ALL.into_iter().try_for_each(|direction| datapath.try_out(direction))?;
-            }
-            // The guest answers a trial by another one.
-            (Near::Guest(_), _) => datapath.try_out(Direction::Ingress)?,
-        }
-        Ok(datapath)
-    }
-
-    /// The sender's end, and where a trial is seen; of one machine.
-    const fn ends_of_trial(
-        &mut self,
-        direction: Direction,
-    ) -> Option<(&mut Endpoint, Option<&mut Endpoint>)> {
-        let Some(remote) = &mut self.remote else { return None };
-        Some(match (&mut self.near, direction) {
-            (Near::Guest(_), _) => (remote, None),
-            (Near::StandIn(near), Direction::Egress) => (near, Some(remote)),
-            (Near::StandIn(near), Direction::Ingress) => (remote, Some(near)),
-        })
+        let tried = datapath.try_out(remote);
+        // A switch that has ended explains why nothing passed.
+        datapath.check()?;
+        tried.map(|()| datapath)
     }
 
     /// How the instructions of the guest run, if there is one.
@@ -207,54 +181,33 @@ impl Datapath {
         }
     }
 
-    /// Frames that the kernel did not keep for the receiver's end, since the last call.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub(super) fn receiver_drops(&self, direction: Direction) -> Result<u64, LabError> {
-        let drops = match (direction, &self.near) {
-            (Direction::Egress, _) => match &self.remote {
-                Some(remote) => remote.drops(),
-                // The other machine says it.
-                None => Ok(0),
-            },
-            (Direction::Ingress, Near::StandIn(near)) => near.drops(),
-            // The guest says it.
-            (Direction::Ingress, Near::Guest(_)) => Ok(0),
-        };
-        drops.map_err(LabError::system("getsockopt"))
-    }
-
-    /// Sends frames that are not measured until one arrives.
-    fn try_out(&mut self, direction: Direction) -> Result<(), LabError> {
-        let frame = frame::build(direction, Kind::Trial, frame::PAYLOAD_OCTETS);
-        let begun = Instant::now();
-        let path = self.path;
-        for turn in 0.. {
-            let Some((sender, receiver)) = self.ends_of_trial(direction) else { break };
-            if turn % TRIES_A_FRAME == 0 {
-                let _may_be_refused = sender.send(&frame, false).map_err(LabError::system("send"))?;
+    /// Sends frames that are not measured until one has arrived at both ends.
+    fn try_out(&mut self, remote: &mut Remote) -> Result<(), LabError> {
+        let () = remote.ask(Question::Forget)?;
+        let frame = frame::build(Direction::Egress, Kind::Trial, frame::PAYLOAD_OCTETS);
+        let (begun, mut out, mut back) = (Instant::now(), false, false);
+        loop {
+            if let Near::StandIn(near) = &mut self.near {
+                let _may_be_refused = near.send(&frame, false).map_err(LabError::system("send"))?;
             }
-            let seen_by = match receiver {
-                Some(receiver) => receiver,
-                None => sender,
+            out |= remote.ask::<bool>(Question::Try)?;
+            back |= match &mut self.near {
+                Near::StandIn(near) => has_trial(near)?,
+                // It answers a trial by another one.
+                Near::Guest(_) => out,
             };
-            if has_trial(seen_by)? {
-                break;
+            if out && back {
+                return Ok(());
             }
             if stop_requested() {
                 return Err(LabError::Stopped);
             }
             if begun.elapsed() > PASSES_MAX {
-                return Err(LabError::Process {
-                    name: path.to_string(),
-                    problem: format!("passed no frame within {PASSES_MAX:?} ({direction})"),
-                    stderr: self.said(),
-                });
+                let direction = if out { Direction::Ingress } else { Direction::Egress };
+                return Err(remote.passes_nothing(self.path, direction, self.said()));
             }
             std::thread::sleep(TRY_AGAIN);
         }
-        Ok(())
     }
 
     /// The end of what the switch said, if there is one.
@@ -332,20 +285,6 @@ impl Datapath {
 
 /// Frames that the programs of tap + XDP left to the bridge; these are not lost.
 pub(super) const SLOW_PATH: &str = "xdp_slow_path";
-
-/// The place of a path, with the remote host's end.
-fn place(path: Path, there: Option<&There>) -> Result<(Bed, Option<Endpoint>), LabError> {
-    if let Some(there) = there {
-        // A macvtap is on the machine's device itself.
-        let bed = Bed::half(there.uplink(), path != Path::Macvtap)?;
-        return Ok((bed, None));
-    }
-    let bed = Bed::new()?;
-    let remote = bed.remote.as_deref().unwrap_or_default();
-    let index = Bed::index(remote, FAR)?;
-    let end = sys::within(remote, || Packet::open(index))?;
-    Ok((bed, Some(Endpoint::Packet(end))))
-}
 
 fn open_tap(bed: &Bed, offloads: bool) -> Result<Tap, LabError> {
     let tap = sys::within(&bed.host, || Tap::open(TAP, offloads))?;

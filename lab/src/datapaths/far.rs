@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The remote host where that is a machine of its own: its side of the experiment.
+//! The remote host's end: in this process, or on a machine of its own ([`serve`]).
 //!
-//! In: the first host's questions. Out: answers, and a run's facts and samples as files in the working directory. The end is a packet socket
-//! on `far0`, a macvlan on the device that leads to the first host; a run is a thread with the same code as on one machine.
+//! In: questions. Out: answers, and a run's facts as a file; samples of another machine, too. The end is a packet socket on `far0`: a veth of
+//! the bed, or a macvlan on the device that leads to the first host. A run is a thread.
 
 use super::bed::{Bed, FAR, RemoteBed, drops_of};
-use super::carried::{SAMPLE, placed};
+use super::carried::{SAMPLE, placed, places};
 use super::endpoint::{Endpoint, Packet};
 use super::frame::{self, Kind, PAYLOAD_OCTETS};
 use super::host::{Sample, own_thread};
 use super::near::has_trial;
 use super::path::Direction;
 use super::task::{Answer, Task};
-use super::traffic::{self, Order};
+use super::traffic::{self, Order, Receiving, Sending};
 use super::windows::{Gates, INTERVAL};
 use crate::error::LabError;
 use crate::exclusive::check_machine;
@@ -23,9 +23,10 @@ use ktsn_time::{Nanos, Tai};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,10 +38,7 @@ pub(super) const LATE_MAX: Nanos = Nanos::from_seconds(10);
 /// How long a trial may take; another one follows.
 const TRIAL_MAX: Duration = Duration::from_millis(100);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// As with both ends on one machine.
-const SENDER_FIFO: u8 = 41;
-const RECEIVER_FIFO: u8 = 40;
-/// The CPU of the end; interrupts of devices are rather on the first one.
+/// The CPU of the end on a machine of its own; interrupts of devices are rather on the first one.
 const CPU: usize = 1;
 
 /// What the first host may ask.
@@ -53,9 +51,9 @@ pub(super) enum Question {
     Try,
     /// Send a task to the guest.
     Task(Task),
-    /// Begin this end's part of a run.
+    /// Begin this end's part of a run: the number of its thread.
     Begin(Task),
-    /// End it: [`Ended`], and the files.
+    /// End it: [`Ended`], and its files.
     End,
 }
 
@@ -67,28 +65,36 @@ pub(super) struct Ended {
     pub(super) cpu_ns: u64,
 }
 
-/// What the end saw of a run.
-struct Seen {
-    answer: Answer,
-    samples: Vec<Sample>,
-    cpu: Nanos,
-}
+/// What a run's thread did, and its CPU time.
+type Worked = Result<((Sending, Receiving), Nanos), LabError>;
 
-/// A run's thread, which has the end.
-struct Running {
-    over: Arc<AtomicBool>,
+/// A run that has begun. Its thread ends it before it is asked to only by a failure.
+struct Run {
     task: Task,
-    thread: JoinHandle<(Endpoint, Result<Seen, LabError>)>,
+    over: Arc<AtomicBool>,
+    stamps: StampClock,
+    /// What this host's device had dropped before.
+    before: BTreeMap<String, u64>,
+    sampler: Option<Sampler>,
 }
 
-/// The remote host. Fields end in this order.
-struct Served {
-    running: Option<Running>,
+/// The remote host's end. Fields end in this order.
+#[derive(Default)]
+pub(super) struct Served {
+    /// With its thread, which has the end.
+    running: Option<(Run, JoinHandle<(Endpoint, Worked)>)>,
     /// Nothing while a run has it.
     end: Option<Endpoint>,
-    bed: RemoteBed,
-    functional: bool,
+    /// CPU and priority of a sender and of a receiver; `None`: they are ordinary threads.
+    places: Option<[RealTime; 2]>,
+    /// For a run's files.
+    directory: PathBuf,
+    /// Its half of the testbed on another host: that host's counters and samples are for it to tell.
+    bed: Option<RemoteBed>,
 }
+
+/// The end, here or there.
+pub(super) type End = crate::remote::End<Served>;
 
 /// Serves the first host's questions until the connection ends.
 ///
@@ -100,9 +106,10 @@ pub fn serve() -> Result<(), LabError> {
             check_machine()?;
         }
         let bed = RemoteBed::new(&set_up.uplink)?;
-        let index = Bed::index(&bed.namespace, FAR)?;
-        let end = sys::within(&bed.namespace, || Packet::open(index)).map(Endpoint::Packet)?;
-        Ok(Served { running: None, end: Some(end), bed, functional: set_up.functional })
+        let ends = (!set_up.functional).then(|| places([CPU; 2]));
+        let mut served = Served::at(&bed.namespace, ends, PathBuf::new())?;
+        served.bed = Some(bed);
+        Ok(served)
     })
 }
 
@@ -118,61 +125,81 @@ impl Side for Served {
                 // What is refused is sent again.
                 sent.map(|_may_be_refused| Value::Null).map_err(LabError::system("send"))
             }
-            Question::Begin(task) => self.begin(task).map(|()| Value::Null),
+            Question::Begin(task) => self.begin(task).map(|number| json!(number)),
             Question::End => self.end().map(|ended| json!(ended)),
         }
     }
 
     fn is_timed(&self) -> bool {
-        !self.functional
+        self.places.is_some()
+    }
+
+    fn check(&mut self) -> Result<(), LabError> {
+        if self.running.as_ref().is_some_and(|(run, _)| run.over.load(Ordering::Acquire)) {
+            self.stop().map_or(Ok(()), |(_, worked)| worked.map(drop))?;
+        }
+        if stop_requested() { Err(LabError::Stopped) } else { Ok(()) }
     }
 }
 
 impl Served {
-    /// Takes the end back from the run, if there is one; what the run saw.
-    fn stop(&mut self) -> Option<Result<Seen, LabError>> {
-        let Running { over, thread, .. } = self.running.take()?;
-        over.store(true, Ordering::Release);
-        let (end, seen) = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    /// The end on `far0` of a namespace.
+    pub(super) fn at(
+        namespace: &str,
+        places: Option<[RealTime; 2]>,
+        directory: PathBuf,
+    ) -> Result<Self, LabError> {
+        let index = Bed::index(namespace, FAR)?;
+        let end = sys::within(namespace, || Packet::open(index)).map(Endpoint::Packet)?;
+        Ok(Self { running: None, end: Some(end), places, directory, bed: None })
+    }
+
+    /// Takes the end back from the run, if there is one; what its thread did.
+    fn stop(&mut self) -> Option<(Run, Worked)> {
+        let (run, thread) = self.running.take()?;
+        run.over.store(true, Ordering::Release);
+        let (end, worked) = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         self.end = Some(end);
-        Some(seen)
+        Some((run, worked))
     }
 
     /// The end; a run that was given up is over then.
     fn idle(&mut self) -> Result<&mut Endpoint, LabError> {
         let _given_up = self.stop();
-        self.end.as_mut().ok_or_else(|| LabError::Usage("the end is gone".to_owned()))
+        self.end.as_mut().ok_or_else(no_run)
     }
 
-    fn begin(&mut self, task: Task) -> Result<(), LabError> {
+    /// Begins a run; the number of its thread.
+    fn begin(&mut self, task: Task) -> Result<i32, LabError> {
         // What arrived or was dropped before is of another run.
         let end = self.idle()?;
         has_trial(end)?;
         end.drops().map_err(LabError::system("getsockopt"))?;
-        let before = self.drops()?;
-        let Some(mut end) = self.end.take() else { return Ok(()) };
-        let over = Arc::<AtomicBool>::default();
-        let is_over = Arc::clone(&over);
-        let place = (!self.functional).then(|| RealTime {
-            cpu: Some(CPU),
-            fifo: Some(if task.direction == Direction::Ingress { SENDER_FIFO } else { RECEIVER_FIFO }),
-            ..RealTime::default()
-        });
-        let namespace = self.bed.namespace.clone();
+        let (before, gates, stamps) = (self.dropped()?, Gates::from(task.first)?, StampClock::now());
+        let Task { direction, load, frames, first, .. } = task;
+        let sends = direction == Direction::Ingress;
+        let place = self.places.map(|[sender, receiver]| if sends { sender } else { receiver });
+        let (over, (numbers, heard)) = (Arc::<AtomicBool>::default(), channel());
+        let (is_over, mut end) = (Arc::clone(&over), self.end.take().ok_or_else(no_run)?);
         let thread = std::thread::spawn(move || {
-            let seen = carry_out(&mut end, &task, place, &is_over, (&namespace, &before));
-            (end, seen)
+            let order = Order { direction, load, frames, gates: &gates, first, stamps: &stamps };
+            let worked = placed(place, &numbers, || traffic::take_part(&order, &mut end, &is_over, sends));
+            is_over.fetch_or(worked.is_err(), Ordering::AcqRel);
+            (end, worked)
         });
-        self.running = Some(Running { over, task, thread });
-        Ok(())
+        let number = heard.recv().map_err(|_| no_run());
+        let sampler = self.bed.is_some().then(|| Sampler::start(number.iter().copied().map(own_thread)));
+        self.running = Some((Run { task, over, stamps, before, sampler }, thread));
+        number
     }
 
-    fn drops(&self) -> Result<BTreeMap<String, u64>, LabError> {
-        drops_of(Some(&self.bed.namespace), FAR)
+    /// What this host's device has dropped so far.
+    fn dropped(&self) -> Result<BTreeMap<String, u64>, LabError> {
+        self.bed.as_ref().map_or_else(|| Ok(BTreeMap::new()), |bed| drops_of(Some(&bed.namespace), FAR))
     }
 
     fn end(&mut self) -> Result<Ended, LabError> {
-        if let Some(Running { task, thread, .. }) = &self.running {
+        if let Some((Run { task, .. }, thread)) = &self.running {
             // A receiver has all there is.
             let sends = task.direction == Direction::Ingress;
             let last = over_at(task).saturating_add(LATE_MAX);
@@ -180,18 +207,59 @@ impl Served {
                 std::thread::sleep(LOOK_AGAIN);
             }
         }
-        let seen = self.stop().ok_or_else(|| LabError::Usage("no run has begun".to_owned()))??;
-        let samples = serde_json::to_string(&seen.samples).unwrap_or_default();
-        for (name, text) in [(FACTS, seen.answer.text()), (SAMPLES, samples)] {
-            std::fs::write(name, text).map_err(LabError::file(name))?;
+        let (Run { task, stamps, before, sampler, .. }, worked) = self.stop().ok_or_else(no_run)?;
+        let ((sending, receiving), cpu) = worked?;
+        let mut drops = self.dropped()?;
+        for (counter, count) in &mut drops {
+            *count = count.saturating_sub(before.get(counter).copied().unwrap_or(0));
         }
-        Ok(Ended { cpu_ns: seen.cpu.get().unsigned_abs() })
+        if task.direction == Direction::Egress {
+            drops.insert("socket".to_owned(), self.idle()?.drops().map_err(LabError::system("getsockopt"))?);
+        }
+        drops.retain(|_, count| *count > 0);
+        let (clock, stepped) = ("own".to_owned(), stamps.stepped(&StampClock::now()));
+        let answer = Answer { sending, receiving, drops, stepped, clock, clock_bound: Nanos::ZERO };
+        let samples = sampler.map(|sampler| serde_json::to_string(&sampler.stop()).unwrap_or_default());
+        for (name, text) in [(FACTS, Some(answer.text())), (SAMPLES, samples)] {
+            let path = self.directory.join(name);
+            text.map_or(Ok(()), |text| std::fs::write(&path, text)).map_err(LabError::file(&path))?;
+        }
+        Ok(Ended { cpu_ns: cpu.get().unsigned_abs() })
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
         let _given_up = self.stop();
+    }
+}
+
+fn no_run() -> LabError {
+    LabError::Usage("no run has begun".to_owned())
+}
+
+/// A thread that samples this host until it is stopped.
+struct Sampler {
+    wanted: Sender<()>,
+    thread: JoinHandle<Vec<Sample>>,
+}
+
+impl Sampler {
+    fn start(threads: impl Iterator<Item = PathBuf>) -> Self {
+        let (threads, (wanted, is_wanted)) = (threads.collect::<Vec<_>>(), channel());
+        let sample = move || {
+            let mut samples = vec![Sample::now(&threads)];
+            while is_wanted.recv_timeout(SAMPLE) == Err(RecvTimeoutError::Timeout) {
+                samples.push(Sample::now(&threads));
+            }
+            samples
+        };
+        Self { wanted, thread: std::thread::spawn(sample) }
+    }
+
+    fn stop(self) -> Vec<Sample> {
+        drop(self.wanted);
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
@@ -213,48 +281,6 @@ fn trial(end: &mut Endpoint) -> Result<bool, LabError> {
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-}
-
-/// This end's part of a run, with samples of this host. `dropped`: the namespace, and what its device had dropped before.
-fn carry_out(
-    end: &mut Endpoint,
-    task: &Task,
-    place: Option<RealTime>,
-    over: &AtomicBool,
-    dropped: (&str, &BTreeMap<String, u64>),
-) -> Result<Seen, LabError> {
-    let stamps = StampClock::now();
-    let gates = Gates::from(task.first)?;
-    let Task { direction, load, frames, first, .. } = *task;
-    let order = Order { direction, load, frames, gates: &gates, first, stamps: &stamps };
-    let (numbers, heard) = channel();
-    let mut samples = Vec::new();
-    let worked = std::thread::scope(|scope| {
-        let (order, sends, end) = (&order, direction == Direction::Ingress, &mut *end);
-        let work = move || traffic::take_part(order, end, over, sends);
-        let worker = scope.spawn(move || placed(place, &numbers, work));
-        let threads: Vec<_> = heard.iter().take(1).map(own_thread).collect();
-        loop {
-            samples.push(Sample::now(&threads));
-            if worker.is_finished() {
-                break;
-            }
-            std::thread::sleep(SAMPLE);
-        }
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    });
-    let ((sending, receiving), cpu) = worked?;
-    let (namespace, before) = dropped;
-    let mut drops = drops_of(Some(namespace), FAR)?;
-    for (counter, count) in &mut drops {
-        *count = count.saturating_sub(before.get(counter).copied().unwrap_or(0));
-    }
-    drops.insert("socket".to_owned(), end.drops().map_err(LabError::system("getsockopt"))?);
-    drops.retain(|_, count| *count > 0);
-    let stepped = stamps.stepped(&StampClock::now());
-    let clock = "own".to_owned();
-    let answer = Answer { sending, receiving, drops, stepped, clock, clock_bound: Nanos::ZERO };
-    Ok(Seen { answer, samples, cpu })
 }
 
 #[cfg(test)]

@@ -18,13 +18,14 @@ const PLACEMENT: Placement = Placement {
     guest_cpu: None,
 };
 
-fn set_up(path: Path, directory: &FilePath) -> Option<Datapath> {
-    match Datapath::set_up(path, With::StandIn, PLACEMENT, directory, None) {
+fn set_up(path: Path, directory: &FilePath) -> Option<(Datapath, Remote)> {
+    let (mut remote, _) = Remote::begin(None, true, directory).unwrap();
+    match Datapath::set_up(path, With::StandIn, PLACEMENT, directory, &mut remote) {
         Err(LabError::Impossible { what, .. }) if path.has_switch() => {
             println!("SKIP ovs_dpdk_missing: {what}");
             None
         }
-        datapath => Some(datapath.unwrap_or_else(|error| panic!("{path}: {error}"))),
+        datapath => Some((datapath.unwrap_or_else(|error| panic!("{path}: {error}")), remote)),
     }
 }
 
@@ -39,16 +40,16 @@ fn exists(namespace: &str) -> bool {
 /// Frames through a path, both ways, with the load: all of them are received, or a counter says where they went.
 fn pass(path: Path) {
     let directory = tempfile::tempdir().unwrap();
-    let Some(mut datapath) = set_up(path, directory.path()) else { return };
+    let Some((mut datapath, mut remote)) = set_up(path, directory.path()) else { return };
     let namespaces = datapath.namespaces();
     for direction in Direction::ALL {
-        let mut seen = one_run::run(&mut datapath, None, what(direction, Load::Udp), None).unwrap();
+        let mut seen = one_run::run(&mut datapath, &mut remote, what(direction, Load::Udp), None).unwrap();
         // A sender that has no CPU in time misses all windows of the load.
         for _ in 1..RUNS_MAX {
             if seen.carried.sending.load_sent > 0 {
                 break;
             }
-            seen = one_run::run(&mut datapath, None, what(direction, Load::Udp), None).unwrap();
+            seen = one_run::run(&mut datapath, &mut remote, what(direction, Load::Udp), None).unwrap();
         }
         let row = path::row(direction, Load::Udp);
         let (end, accelerator) = (End::StandIn, None);
@@ -98,12 +99,12 @@ fn ovs_with_af_xdp_passes_frames_both_ways() {
 #[test]
 fn frames_of_known_stations_stay_in_the_driver() {
     let directory = tempfile::tempdir().unwrap();
-    let mut datapath = set_up(Path::TapXdp, directory.path()).unwrap();
+    let (mut datapath, mut remote) = set_up(Path::TapXdp, directory.path()).unwrap();
     let slow = |datapath: &Datapath| datapath.drops().unwrap()[datapath::SLOW_PATH];
     let (before, bridged) = (slow(&datapath), datapath.bridged().unwrap());
     let redirected = datapath.redirected().unwrap();
     for direction in Direction::ALL {
-        let seen = one_run::run(&mut datapath, None, what(direction, Load::Idle), None).unwrap();
+        let seen = one_run::run(&mut datapath, &mut remote, what(direction, Load::Idle), None).unwrap();
         assert_eq!(seen.carried.receiving.arrivals.len() as u64, FRAMES, "{direction}");
     }
     // A stranger's broadcast may come by; measured frames are many more.
@@ -117,10 +118,11 @@ fn frames_of_known_stations_stay_in_the_driver() {
 #[test]
 fn a_killed_switch_is_an_error_and_nothing_stays() {
     let directory = tempfile::tempdir().unwrap();
-    let Some(mut datapath) = set_up(Path::TapOvs, directory.path()) else { return };
+    let Some((mut datapath, mut remote)) = set_up(Path::TapOvs, directory.path()) else { return };
     let namespaces = datapath.namespaces();
     datapath.kill_switch();
-    let Err(error) = one_run::run(&mut datapath, None, what(Direction::Egress, Load::Idle), None) else {
+    let Err(error) = one_run::run(&mut datapath, &mut remote, what(Direction::Egress, Load::Idle), None)
+    else {
         panic!("a run without a switch has no result")
     };
     assert!(error.to_string().contains("ovs"), "{error}");
@@ -132,11 +134,12 @@ fn a_killed_switch_is_an_error_and_nothing_stays() {
 #[test]
 fn a_deleted_tap_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
-    let mut datapath = set_up(Path::TapBridge, directory.path()).unwrap();
+    let (mut datapath, mut remote) = set_up(Path::TapBridge, directory.path()).unwrap();
     let [host, _] = datapath.namespaces();
     crate::command::run(None, &format!("ip -n {host} link del vm0")).unwrap();
     let begun = tai_now();
-    let Err(error) = one_run::run(&mut datapath, None, what(Direction::Egress, Load::Idle), None) else {
+    let Err(error) = one_run::run(&mut datapath, &mut remote, what(Direction::Egress, Load::Idle), None)
+    else {
         panic!("a run without a tap has no result")
     };
     assert!(error.to_string().contains("an end of the datapath"), "{error}");

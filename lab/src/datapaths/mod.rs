@@ -11,9 +11,8 @@
 //!  stand-in or guest ── tap, macvtap or vhost-user ── [the datapath] ── up0 ════ far0 ── remote host
 //!  `near`               namespace of the host                                   namespace of the remote host
 //! ```
-//! The remote host may be another machine: [`far`] runs there.
+//! The remote host's end ([`far`]) is in this process, or on another machine.
 
-mod apart;
 pub mod bars;
 pub mod bed;
 pub mod bridge;
@@ -30,6 +29,7 @@ pub mod macvtap;
 mod near;
 mod one_run;
 pub mod path;
+mod remote;
 mod station;
 pub mod switch;
 mod task;
@@ -49,15 +49,14 @@ use crate::experiment::{Outcome, Setup, Watch, none_twice};
 use crate::ovs::Polling;
 use crate::remote::hosts::Hosts;
 use crate::testbed::check_rights;
-use apart::There;
-use carried::What;
+use carried::{What, places};
 use datapath::{Datapath, Placement, With};
 use judge::{Label, Run};
-use ktsn_measure::clock::RealTime;
 use ktsn_measure::datapaths::{Account, PARAMETER, PUBLISHED_SECONDS, SpikeCount, spikes, stable};
 use ktsn_measure::results::{Check, Document};
 use ktsn_time::{Nanos, Tai};
 use path::{Direction, End, Ends, Load, Path, Sharing, named};
+use remote::Remote;
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 
@@ -126,18 +125,17 @@ impl Plan {
         Ok(())
     }
 
-    /// Who runs where. The sender preempts the receiver where they share a CPU.
+    /// Who runs where.
     fn placement(&self, end: End) -> Placement {
         if self.setup.functional {
             let polling = Polling::default();
             return Placement { switch_cpu: 0, other_cpu: 0, polling, ends: None, guest_cpu: None };
         }
-        let place = |cpu, fifo| RealTime { cpu: Some(cpu), fifo: Some(fifo), ..RealTime::default() };
         if self.hosts.is_some() {
             // The remote host's end has a CPU there: a switch has the second one here for itself.
             let guest_cpu = (end == End::Guest).then_some(0);
             let polling = Polling::Spins { nice: -20 };
-            let ends = Some([place(0, 41), place(0, 40)]);
+            let ends = Some(places([0, 0]));
             return Placement { switch_cpu: 1, other_cpu: 0, polling, ends, guest_cpu };
         }
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -149,7 +147,7 @@ impl Plan {
             } else {
                 (0, Polling::Sleeps { us_max: SWITCH_SLEEP_US })
             };
-            let ends = Some([place(1, 41), place(1, 40)]);
+            let ends = Some(places([1, 1]));
             return Placement { switch_cpu, other_cpu: 0, polling, ends, guest_cpu: Some(0) };
         }
         let (sender_cpu, switch_cpu) = match self.sharing {
@@ -161,7 +159,7 @@ impl Plan {
             switch_cpu,
             other_cpu: 0,
             polling: Polling::Spins { nice: -20 },
-            ends: Some([place(sender_cpu, 41), place(0, 40)]),
+            ends: Some(places([sender_cpu, 0])),
             guest_cpu: None,
         }
     }
@@ -209,9 +207,8 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
         let directory = crate::carry_out::directory()?;
         let directory = directory.path();
         describe(plan, &mut session.document)?;
-        let begin = |hosts| There::begin(hosts, plan.setup.functional, directory);
-        let (there, known) = plan.hosts.as_ref().map(begin).transpose()?.unzip();
-        let mut turns = Turns { plan, directory, there, stands: None };
+        let (remote, known) = Remote::begin(plan.hosts.as_ref(), plan.setup.functional, directory)?;
+        let mut turns = Turns { plan, directory, remote, stands: None };
         session.measure_between(&mut turns, plan.rounds, plan.hosts.as_ref().zip(known))
     };
     carry_out(&plan.setup.terms("datapaths"), watch, measure, |document, _| bars::compare(document))
@@ -221,7 +218,7 @@ pub fn run(plan: &Plan, watch: &mut Watch<'_>) -> Result<Outcome, LabError> {
 struct Turns<'a> {
     plan: &'a Plan,
     directory: &'a FilePath,
-    there: Option<There>,
+    remote: Remote,
     stands: Option<(Path, End, Datapath)>,
 }
 
@@ -236,8 +233,8 @@ struct Row {
 
 impl Turns<'_> {
     /// The row's datapath, set up if another one stands.
-    fn stand(&mut self, Row { path, end, .. }: Row) -> Result<(&mut Datapath, Option<&mut There>), LabError> {
-        let Self { plan, there, .. } = self;
+    fn stand(&mut self, Row { path, end, .. }: Row) -> Result<(&mut Datapath, &mut Remote), LabError> {
+        let Self { plan, remote, .. } = self;
         let datapath = match self.stands.take() {
             Some((stands, at, datapath)) if (stands, at) == (path, end) => datapath,
             other => {
@@ -246,11 +243,11 @@ impl Turns<'_> {
                     (End::Guest, Ok(guests)) => With::Guest(guests, &plan.setup.tools),
                     _ => With::StandIn,
                 };
-                Datapath::set_up(path, with, plan.placement(end), self.directory, there.as_mut())?
+                Datapath::set_up(path, with, plan.placement(end), self.directory, remote)?
             }
         };
         let (.., datapath) = self.stands.insert((path, end, datapath));
-        Ok((datapath, there.as_mut()))
+        Ok((datapath, remote))
     }
 }
 
@@ -282,19 +279,18 @@ impl Experiment for Turns<'_> {
 
     fn missing(&self, row: &Row) -> Option<String> {
         let no_guests = self.plan.guests.as_ref().err().filter(|_| row.end == End::Guest).cloned();
-        no_guests.or_else(|| datapath::missing(row.path, self.there.is_some()))
+        no_guests.or_else(|| datapath::missing(row.path, self.plan.hosts.is_some()))
     }
 
-    fn prepare(&mut self, &row: &Row, _: &mut Watch<'_>) -> Result<u32, LabError> {
-        let (_, there) = self.stand(row)?;
-        there.map_or(Ok(0), There::wait_until_quiet)
+    fn prepare(&mut self, &row: &Row, watch: &mut Watch<'_>) -> Result<u32, LabError> {
+        self.stand(row)?.1.end.wait_until_quiet(watch)
     }
 
     fn run(&mut self, &row: &Row, turn: &mut Turn<'_>) -> Result<Measured<Run>, LabError> {
         let Row { path, end, direction, load } = row;
         let (frames, ends) = (self.plan.frames, self.plan.placement(end).ends);
-        let (datapath, there) = self.stand(row)?;
-        let seen = one_run::run(datapath, there, What { direction, load, frames }, ends)?;
+        let (datapath, remote) = self.stand(row)?;
+        let seen = one_run::run(datapath, remote, What { direction, load, frames }, ends)?;
         let (accelerator, row) = (datapath.accelerator(), path::row(direction, load));
         let label =
             Label { path, end, accelerator, direction, row: &row, round: turn.round, intended: frames };

@@ -5,6 +5,7 @@
 //! and refuses to run elsewhere: it takes the device's addresses away.
 
 use super::bed;
+use super::carried::places;
 use super::endpoint::{Endpoint, Packet};
 use super::frame::{self, Kind, PAYLOAD_OCTETS};
 use super::path::Direction;
@@ -15,7 +16,7 @@ use super::windows::{Gates, INTERVAL};
 use crate::command::run;
 use crate::error::LabError;
 use crate::vm;
-use ktsn_measure::clock::{RealTime, StampClock, tai_now};
+use ktsn_measure::clock::{StampClock, tai_now};
 use ktsn_time::Nanos;
 use std::convert::Infallible;
 use std::io::Write as _;
@@ -29,9 +30,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 const AHEAD_MIN: Nanos = Nanos::from_millis(50);
 /// The receiver gives up this long after the last frame's time.
 const LINGER: Nanos = Nanos::from_millis(1_000);
-/// The same priorities as on the host, on the guest's first CPU: below the guest's threads of interrupts.
-const SENDER_FIFO: u8 = 41;
-const RECEIVER_FIFO: u8 = 40;
 /// Of the kernel's threads of soft interrupts: above both. A receiver that is behind polls without a pause on the guest's only CPU; below it
 /// these threads would get what the kernel keeps for ordinary ones, 50 ms of each second, and no frame would arrive in the rest of it.
 const SOFT_INTERRUPTS_FIFO: u8 = 45;
@@ -126,8 +124,9 @@ fn carry_out(task: &Task, device: &str, end: &mut Endpoint) -> Result<Answer, La
     // A thread of its own: the next look for a task is no real-time work.
     let worked = std::thread::scope(|scope| {
         let work = scope.spawn(|| -> Result<(), LabError> {
-            let fifo = Some(if direction == Direction::Egress { SENDER_FIFO } else { RECEIVER_FIFO });
-            let place = RealTime { cpu: Some(0), fifo, ..RealTime::default() };
+            // The priorities are below those of the guest's threads of interrupts.
+            let [sender, receiver] = places([0, 0]);
+            let place = if direction == Direction::Egress { sender } else { receiver };
             place.apply().map_err(|refusal| LabError::Impossible {
                 what: refusal.to_string(),
                 remedy: "a guest of `ktsn vm`".to_owned(),

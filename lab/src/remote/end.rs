@@ -71,10 +71,12 @@ impl<S: Side<Question: Serialize>> End<S> {
     }
 
     /// # Errors
-    /// The connection to the other host has ended.
+    /// The connection to the other host has ended; as [`Side::check`].
     pub(crate) fn check(&mut self) -> Result<(), LabError> {
-        let Self::There(far) = self else { return Ok(()) };
-        Ok(far.check()?)
+        match self {
+            Self::Here(side) => side.check(),
+            Self::There(far) => Ok(far.check()?),
+        }
     }
 
     /// The other host.

@@ -374,6 +374,14 @@ pub trait Side {
 
     /// Whether times count: then the machine is waited for.
     fn is_timed(&self) -> bool;
+
+    /// Looks at what was begun, in the first host's process.
+    ///
+    /// # Errors
+    /// It has failed, or the caller was asked to stop.
+    fn check(&mut self) -> Result<(), LabError> {
+        Ok(())
+    }
 }
 
 /// Answers the first host's questions until it has no more; the first one is the set-up.
