@@ -103,6 +103,7 @@ fn a_staged_frame_never_leaves_without_its_commit() {
         let receiver = bed.receiver();
         let stages: Vec<_> = (0..4).map(|n| port.stage_copy(&frame(n, 64)).unwrap()).collect();
         port.reap();
+        port.warm_up();
         assert!(receiver.drain(0).is_empty());
         port.commit(stages[2]).unwrap();
         port.abandon(stages[0]);
