@@ -192,7 +192,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const MessageHeader, flags
         }
         // SAFETY: as above.
         Verdict::KernelStripped => unsafe { multiple::sendmsg_stripped(fd, message, flags) },
-        Verdict::KernelCounted { is_stripped } => match txtime::stream_of(fd) {
+        Verdict::KernelCounted { is_stripped } => match txtime::stream_or_adopt(fd) {
             // SAFETY: as above.
             Some(stream) => unsafe {
                 multiple::sendmsg_counted(SendCall { stream, fd, flags }, message, is_stripped)
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     let before = originals::errno();
-    let mut stream = txtime::stream_of(fd);
+    let mut stream = txtime::stream_or_adopt(fd);
     if stream.is_none() {
         // SAFETY: the program's arguments.
         let answer = unsafe { originals::sendmmsg(fd, messages, count, flags) };
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn sendmmsg(
         if !is_refused || !unsafe { txtime::is_recalled(fd, messages.cast()) } {
             return answer;
         }
-        stream = txtime::stream_of(fd);
+        stream = txtime::stream_or_adopt(fd);
         originals::set_errno(before);
     }
     match (stream, page::get()) {

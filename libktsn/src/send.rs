@@ -62,7 +62,7 @@ const BIND_NAP: u32 = 50_000;
 /// # Safety
 /// `header` is what the program passed.
 pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_int) -> Verdict {
-    let Some(stream) = txtime::stream_of(fd) else { return Verdict::Kernel };
+    let Some(stream) = txtime::stream_or_adopt(fd) else { return Verdict::Kernel };
     originals::test_cancel();
     let Some(page) = page::get() else { return bypass(stream, BypassReason::NotAttached) };
     let mut batch = Batch::new(page);
@@ -158,7 +158,7 @@ impl SendCall {
             // A fork's child: attach and register for ourselves, once with the patience of the first attachment. After a fork in a signal
             // handler the region is still the parent's.
             batch.end();
-            let _ = register::register(stream, self.fd);
+            let _ = register::attach_and_register(stream, self.fd);
         }
         choice::choose(self, &frame, batch);
         if batch.region(self.fd).is_none() {
@@ -431,7 +431,7 @@ impl SendCall {
         }
         cold_path();
         batch.publish();
-        Some(self.stream.registration(batch.current()?, self.fd, self.flags))
+        Some(self.stream.register_if_stale(batch.current()?, self.fd, self.flags))
     }
 
     /// Gives the socket its port. Where another thread has just done so, that thread says that the registration is

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A stream made known to ktsnd: attaches if need be, registers the stream, and waits for the answer.
 //!
-//! In: a stream and its socket. Out: what the daemon answered. [`register`] waits up to [`ATTACH_WAIT`] for the region and as long again
-//! for the answer, but only for a daemon that is there: an absent one is known at once.
+//! In: a stream and its socket. Out: what the daemon answered. [`attach_and_register`] waits up to [`ATTACH_WAIT`] for the region and
+//! as long again for the answer, but only for a daemon that is there: an absent one is known at once.
 
 use core::ffi::c_int;
 
@@ -16,7 +16,7 @@ use crate::{process::clock, process::sys};
 
 /// Attaches if need be and registers, with all attachments of the namespace; the answer of one that serves this stream,
 /// preferably in all clocks.
-pub(crate) fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
+pub(crate) fn attach_and_register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
     let page = page::make()?;
     let deadline = clock::monotonic().saturating_add(ATTACH_WAIT);
     if !handshake::wait(page, fd, deadline) {
@@ -27,25 +27,25 @@ pub(crate) fn register(stream: Stream, fd: c_int) -> Option<StreamStatus> {
     let is_best = |status: &StreamStatus| status.flags & stream_flags::TAI_GRANTED != 0;
     let mut best: Option<StreamStatus> = None;
     for held in RegionUse::all(page) {
-        let answer = answer(stream, &held, fd, deadline);
+        let answer = await_grant(stream, &held, fd, deadline);
         best = best.filter(is_best).or(answer.filter(is_best)).or(best).or(answer);
     }
     best
 }
 
 /// Shows the port that a socket without one will have, and waits for the answers: the first send finds them.
-pub(crate) fn show_port(stream: Stream, fd: c_int) {
+pub(crate) fn reserve_and_show_port(stream: Stream, fd: c_int) {
     stream.reserve_port(fd);
     let deadline = clock::monotonic().saturating_add(ATTACH_WAIT);
     for held in page::get().into_iter().flat_map(RegionUse::all) {
-        let _ = answer(stream, &held, fd, deadline);
+        let _ = await_grant(stream, &held, fd, deadline);
     }
 }
 
 /// The answer of one attachment, if it serves this stream.
-fn answer(stream: Stream, held: &RegionUse, fd: c_int, deadline: u64) -> Option<StreamStatus> {
+fn await_grant(stream: Stream, held: &RegionUse, fd: c_int, deadline: u64) -> Option<StreamStatus> {
     loop {
-        match stream.registration(held, fd, 0) {
+        match stream.register_if_stale(held, fd, 0) {
             Registration::Known(status) => return (status.code == StreamCode::Registered).then_some(status),
             Registration::NoRoom => return None,
             Registration::Unknown | Registration::Late if clock::monotonic() >= deadline => return None,
@@ -64,7 +64,7 @@ pub(crate) fn return_if_displaced(page: &Page, socket: c_int) {
     if region::take_displaced(page)
         && let Some((fd, stream)) = fds::stream_of(socket).or_else(fds::any_stream)
     {
-        let _ = register(stream, fd);
+        let _ = attach_and_register(stream, fd);
     }
 }
 

@@ -10,7 +10,7 @@ use core::hint::cold_path;
 use ktsn_ring::{ClockId, StreamCode, stream_flags};
 
 use crate::attach::handshake;
-use crate::attach::register::{register, show_port};
+use crate::attach::register::{attach_and_register, reserve_and_show_port};
 use crate::call::message::Message;
 use crate::call::options::{self, Change};
 use crate::process::abi::{
@@ -49,7 +49,7 @@ fn udp_family(fd: c_int) -> Option<bool> {
 }
 
 /// The stream behind a descriptor; one that was never seen is asked once whether it is timed.
-pub(crate) fn stream_of(fd: c_int) -> Option<Stream> {
+pub(crate) fn stream_or_adopt(fd: c_int) -> Option<Stream> {
     match fds::get(fd) {
         Entry::Stream(index) => streams::get(index),
         Entry::NotOurs => None,
@@ -91,7 +91,7 @@ pub(crate) fn configured(fd: c_int, asked: SockTxtime, answer: c_int) -> c_int {
     let is_senders = answer == 0 && !is_new && !stream.is_unused();
     let is_granted = !is_senders && clock_id(asked.clock).is_some() && connect(stream, fd, asked.clock);
     if is_granted {
-        show_port(stream, fd);
+        reserve_and_show_port(stream, fd);
     }
     if answer == 0 {
         if is_new {
@@ -139,7 +139,7 @@ fn recall(fd: c_int) -> Option<Stream> {
     }
     let stream = begin(fd)?;
     stream.ask_txtime();
-    match register(stream, fd).and_then(|status| stream_flags::recalled(status.flags)) {
+    match attach_and_register(stream, fd).and_then(|status| stream_flags::recalled(status.flags)) {
         Some(flags) => {
             stream.claim_txtime(SockTxtime { clock: CLOCK_TAI, flags: u32::from(flags) });
             fds::set(fd, stream.index);
@@ -161,7 +161,7 @@ fn recall(fd: c_int) -> Option<Stream> {
 /// # Safety
 /// `header` is what the program passed, and the kernel has just read it.
 pub(crate) unsafe fn is_recalled(fd: c_int, header: *const MessageHeader) -> bool {
-    if fds::was_asked(fd) || stream_of(fd).is_some() {
+    if fds::was_asked(fd) || stream_or_adopt(fd).is_some() {
         return false;
     }
     env::make_ready();
@@ -209,7 +209,7 @@ fn begin(fd: c_int) -> Option<Stream> {
 
 /// Attaches if need be and registers; whether the daemon serves this stream in this clock.
 fn connect(stream: Stream, fd: c_int, clock: c_int) -> bool {
-    let Some(status) = register(stream, fd) else {
+    let Some(status) = attach_and_register(stream, fd) else {
         if !handshake::was_attached() {
             handshake::warn();
         }

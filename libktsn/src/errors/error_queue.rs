@@ -81,7 +81,7 @@ struct ExtendedError {
 /// `header` is what the program passed to `recvmsg`.
 #[inline(never)]
 pub(crate) unsafe fn recvmsg(fd: c_int, header: *mut MessageHeader, flags: c_int) -> Answer {
-    let Some(stream) = txtime::stream_of(fd) else { return Answer::Kernel };
+    let Some(stream) = txtime::stream_or_adopt(fd) else { return Answer::Kernel };
     originals::test_cancel();
     // SAFETY: the caller's promise.
     let Some(mut reply) = (unsafe { Reply::new(header, env::is_musl()) }) else { return Answer::Kernel };

@@ -122,7 +122,7 @@ pub unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut c_void,
 ) -> c_int {
-    if flags & MSG_ERRQUEUE == 0 || messages.is_null() || txtime::stream_of(fd).is_none() {
+    if flags & MSG_ERRQUEUE == 0 || messages.is_null() || txtime::stream_or_adopt(fd).is_none() {
         // SAFETY: the program's arguments.
         return unsafe { receive_several(fd, messages, count, flags, timeout) };
     }

@@ -86,7 +86,7 @@ fn takes(send: SendCall, frame: &SlotFrame, held: &RegionUse, batch: &mut Batch)
     let answer = send.stream.known_registration(held, send.fd, send.flags).unwrap_or_else(|| {
         // What is filled carries the token of an older registration: it goes first.
         batch.publish();
-        send.stream.registration(held, send.fd, send.flags)
+        send.stream.register_if_stale(held, send.fd, send.flags)
     });
     matches!(answer, Registration::Known(status) if status.limit != 0)
 }

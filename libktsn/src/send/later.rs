@@ -100,7 +100,7 @@ pub(crate) unsafe fn pass_to_kernel(
     }
     batch.end();
     if batch.page().is_fresh() {
-        let _ = register::register(send.stream, send.fd);
+        let _ = register::attach_and_register(send.stream, send.fd);
     }
     match hand_over(send, &message, &control, at, batch) {
         Ok(()) => Verdict::Taken(message.octets),

@@ -55,12 +55,12 @@ impl Stream {
     fn takes_port(self, held: &RegionUse) -> bool {
         // Also by an answer to an earlier registration: the next one may be under way.
         let flags = held.producer().stream(self.index).map_or(0, |status| status.flags);
-        flags & stream_flags::TAKES_PORT != 0 && is_with(self.registered(held).load(Acquire), held)
+        flags & stream_flags::TAKES_PORT != 0 && is_with(self.registration_word(held).load(Acquire), held)
     }
 
     /// Whether a daemon has answered that it knows the port.
     fn is_shown(self, held: &RegionUse) -> bool {
-        let registration = self.registered(held).load(Acquire);
+        let registration = self.registration_word(held).load(Acquire);
         let status = held.producer().stream(self.index).filter(|status| status.token == registration as u32);
         status.is_some_and(|status| status.flags & stream_flags::PORT_SHOWN != 0)
             && is_with(registration, held)
@@ -74,7 +74,7 @@ impl Stream {
         }
         let Some(page) = page::get().filter(|page| page.may_change()) else { return };
         for held in RegionUse::all(page) {
-            let registration = self.registered(&held).load(Acquire);
+            let registration = self.registration_word(&held).load(Acquire);
             if registration as u32 != 0 && registration & STALE != 0 && is_with(registration, &held) {
                 let _ = self.register(&held, fd, registration, true);
             }
@@ -87,7 +87,7 @@ impl Stream {
         let Some(page) = page::get() else { return };
         let Some(reserved) = self.entry.reserved.get() else { return };
         for held in RegionUse::all(page).filter(|held| self.takes_port(held) && !self.is_shown(held)) {
-            let old = self.registered(&held).load(Acquire);
+            let old = self.registration_word(&held).load(Acquire);
             if old & STALE == 0
                 && let Ok(token) = self.begin_registration(&held, old, true)
             {
@@ -106,11 +106,11 @@ impl Stream {
         let Some((socket, port)) = self.entry.reserved.take() else { return false };
         let mut is_shown = false;
         for held in RegionUse::all(page) {
-            let registration = self.registered(&held).load(Acquire);
+            let registration = self.registration_word(&held).load(Acquire);
             if registration & STALE != 0 || !is_with(registration, &held) {
                 continue; // it is registered with its port
             }
-            match self.answer(&held, registration, fd, flags) {
+            match self.await_answer(&held, registration, fd, flags) {
                 Registration::Known(status) if status.flags & stream_flags::PORT_SHOWN != 0 => {
                     is_shown |= status.code == StreamCode::Registered;
                 }

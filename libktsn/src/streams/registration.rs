@@ -113,7 +113,7 @@ pub(super) fn is_with(registration: u64, held: &RegionUse) -> bool {
 impl Stream {
     /// Marks the registration with this region's attachment as out of date: the next send makes a new one.
     pub(super) fn set_stale_at(self, held: &RegionUse) {
-        self.registered(held).fetch_or(STALE, AcqRel);
+        self.registration_word(held).fetch_or(STALE, AcqRel);
     }
 
     /// What a registration says about SO_TXTIME.
@@ -128,14 +128,14 @@ impl Stream {
     }
 
     /// Its registration with the attachment of a region.
-    pub(super) fn registered(self, held: &RegionUse) -> &'static AtomicU64 {
+    pub(super) fn registration_word(self, held: &RegionUse) -> &'static AtomicU64 {
         self.entry.registrations.get(held.place()).unwrap_or(&self.entry.registrations[0])
     }
 
     /// What the daemon says about this stream, having registered it if need be. Waits only where the program's own
     /// `bind`, `connect` or first send made a registration necessary. `flags` are the call's.
-    pub(crate) fn registration(self, held: &RegionUse, fd: c_int, flags: c_int) -> Registration {
-        let mut registration = self.registered(held).load(Acquire);
+    pub(crate) fn register_if_stale(self, held: &RegionUse, fd: c_int, flags: c_int) -> Registration {
+        let mut registration = self.registration_word(held).load(Acquire);
         if registration & STALE != 0 || !is_with(registration, held) {
             // After a daemon's return no send waits; else the program's own change made it necessary.
             let may_wait = registration as u32 == 0 || is_with(registration, held);
@@ -144,7 +144,7 @@ impl Stream {
                 None => return Registration::Unknown,
             }
         }
-        self.answer(held, registration, fd, flags)
+        self.await_answer(held, registration, fd, flags)
     }
 
     /// The stream's registration where no message has to be sent for it; `None` where the stream must be registered (again).
@@ -155,23 +155,23 @@ impl Stream {
         fd: c_int,
         flags: c_int,
     ) -> Option<Registration> {
-        let registration = self.registered(held).load(Acquire);
+        let registration = self.registration_word(held).load(Acquire);
         if registration & STALE != 0 || !is_with(registration, held) {
             cold_path();
             return None;
         }
-        Some(match self.answered(held, registration) {
+        Some(match self.read_answer(held, registration) {
             Some(answered) => answered,
             None => {
                 cold_path();
-                self.answer(held, registration, fd, flags)
+                self.await_answer(held, registration, fd, flags)
             }
         })
     }
 
     /// The limit to the connected peer that a region's daemon wrote last, for the registration that still stands.
     pub(crate) fn last_limit(self, held: &RegionUse) -> u32 {
-        let registration = self.registered(held).load(Acquire);
+        let registration = self.registration_word(held).load(Acquire);
         let status = held.producer().stream(self.index);
         let status =
             status.filter(|status| status.token == registration as u32 && is_with(registration, held));
@@ -180,7 +180,7 @@ impl Stream {
 
     /// The daemon's answer to a registration, if there is one.
     #[inline(always)]
-    fn answered(self, held: &RegionUse, registration: u64) -> Option<Registration> {
+    fn read_answer(self, held: &RegionUse, registration: u64) -> Option<Registration> {
         match held.producer().stream(self.index) {
             None => Some(Registration::NoRoom),
             Some(status) if status.token == registration as u32 && status.code != StreamCode::Pending => {
@@ -192,7 +192,7 @@ impl Stream {
 
     /// The daemon's answer to a registration, awaited as long as its program may.
     #[inline(never)]
-    pub(super) fn answer(
+    pub(super) fn await_answer(
         self,
         held: &RegionUse,
         mut registration: u64,
@@ -201,7 +201,7 @@ impl Stream {
     ) -> Registration {
         let mut patience: Option<u64> = None;
         loop {
-            if let Some(answered) = self.answered(held, registration) {
+            if let Some(answered) = self.read_answer(held, registration) {
                 return answered;
             }
             let registered_at = self.entry.registered_at.load(Relaxed);
@@ -221,7 +221,7 @@ impl Stream {
                 }
             }
             sys::nap(NAP);
-            registration = self.registered(held).load(Acquire);
+            registration = self.registration_word(held).load(Acquire);
         }
     }
 
@@ -252,7 +252,9 @@ impl Stream {
             token => token,
         };
         self.entry.registered_at.store(if may_wait { clock::monotonic() } else { 0 }, Relaxed);
-        self.registered(held).compare_exchange(old, with_token(token, held), AcqRel, Acquire).map(|_| token)
+        self.registration_word(held)
+            .compare_exchange(old, with_token(token, held), AcqRel, Acquire)
+            .map(|_| token)
     }
 
     /// Sends the message of a registration with its descriptor; the registration, or `None` when it could not be sent.
@@ -271,7 +273,7 @@ impl Stream {
         match sent {
             Ok(()) => {
                 // A newer registration may have been sent before this one, and the daemon keeps the last.
-                if self.registered(held).load(Acquire) as u32 != token {
+                if self.registration_word(held).load(Acquire) as u32 != token {
                     self.set_stale();
                 }
                 Some(with_token(token, held))
