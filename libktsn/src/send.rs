@@ -66,7 +66,7 @@ pub(crate) unsafe fn sendmsg(fd: c_int, header: *const MessageHeader, flags: c_i
     originals::test_cancel();
     let Some(page) = page::get() else { return bypass(stream, BypassReason::NotAttached) };
     let mut batch = Batch::new(page);
-    batch.prefetch(stream.index);
+    batch.acquire_and_prefetch(stream.index);
     // SAFETY: the caller's promise.
     let verdict = unsafe { message(SendCall { stream, fd, flags }, header, &mut batch) };
     batch.end(); // publishes the frame
@@ -161,7 +161,7 @@ impl SendCall {
             let _ = register::attach_and_register(stream, self.fd);
         }
         choice::choose(self, &frame, batch);
-        if batch.region(self.fd).is_none() {
+        if batch.region_or_attach(self.fd).is_none() {
             cold_path();
             return self.without_region(message, batch);
         }
@@ -338,8 +338,8 @@ impl SendCall {
             }
             Some(Registration::Late) => return self.refusal(message).unwrap_or(Verdict::Fail(EAGAIN)),
         };
-        let Some(held) = batch.current() else { return self.without_region(message, batch) };
-        if let Some(verdict) = self.without_grant(&status, &frame, held) {
+        let Some(held) = batch.usable_region() else { return self.without_region(message, batch) };
+        if let Some(verdict) = self.refuse_or_begin_reports(&status, &frame, held) {
             return verdict;
         }
         if wanted_interface::is_named(stream, control) {
@@ -426,12 +426,12 @@ impl SendCall {
     /// a new registration: these frames carry the old one's token, and the daemon takes them before it hears of the new.
     #[inline(always)]
     fn registration(self, batch: &mut Batch) -> Option<Registration> {
-        if let Some(known) = self.stream.known_registration(batch.current()?, self.fd, self.flags) {
+        if let Some(known) = self.stream.known_registration(batch.usable_region()?, self.fd, self.flags) {
             return Some(known);
         }
         cold_path();
         batch.publish();
-        Some(self.stream.register_if_stale(batch.current()?, self.fd, self.flags))
+        Some(self.stream.register_if_stale(batch.usable_region()?, self.fd, self.flags))
     }
 
     /// Gives the socket its port. Where another thread has just done so, that thread says that the registration is

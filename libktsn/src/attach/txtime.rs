@@ -167,8 +167,8 @@ pub(crate) unsafe fn is_recalled(fd: c_int, header: *const MessageHeader) -> boo
     env::make_ready();
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
-    let Some(message) = (unsafe { Message::read_again(header, is_musl) }) else { return false };
-    control_messages::parse_again(message.control, is_musl).is_some_and(|control| control.tx_time.is_some())
+    let Some(message) = (unsafe { Message::read_cold(header, is_musl) }) else { return false };
+    control_messages::parse_cold(message.control, is_musl).is_some_and(|control| control.tx_time.is_some())
         && recall(fd).is_some()
 }
 

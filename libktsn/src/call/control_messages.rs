@@ -294,7 +294,7 @@ pub(crate) fn parse(control: &[u8], is_musl: bool) -> Option<Parsed> {
 
 /// [`parse`] where it is not urgent.
 #[inline(never)]
-pub(crate) fn parse_again(control: &[u8], is_musl: bool) -> Option<Parsed> {
+pub(crate) fn parse_cold(control: &[u8], is_musl: bool) -> Option<Parsed> {
     parse(control, is_musl)
 }
 

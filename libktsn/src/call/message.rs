@@ -90,7 +90,7 @@ impl<'a> Message<'a> {
     /// # Safety
     /// `header` is what a program passed to `sendmsg`.
     #[inline(never)]
-    pub(crate) unsafe fn read_again(header: *const MessageHeader, is_musl: bool) -> Option<Self> {
+    pub(crate) unsafe fn read_cold(header: *const MessageHeader, is_musl: bool) -> Option<Self> {
         // SAFETY: the caller's promise.
         unsafe { Self::read(header, is_musl) }
     }

@@ -138,9 +138,10 @@ impl Batch {
         self.place
     }
 
-    /// The region in use, if it is to be used. One that is not is given up.
+    /// The region of the selected attachment, while a daemon takes frames from it. Where none is held it is acquired. One from which no
+    /// daemon takes frames is given up.
     #[inline(always)]
-    pub(crate) fn current(&mut self) -> Option<&RegionUse> {
+    pub(crate) fn usable_region(&mut self) -> Option<&RegionUse> {
         let is_usable = |held: &RegionUse| held.producer().state() == RegionState::Attached;
         if !self.held.as_ref().is_some_and(is_usable) {
             self.refresh_region();
@@ -148,10 +149,10 @@ impl Batch {
         self.held.as_ref()
     }
 
-    /// Prefetches what a send of this stream needs of the region in use.
+    /// Acquires the usable region, and prefetches what a send of this stream needs of it.
     #[inline(always)]
-    pub(crate) fn prefetch(&mut self, stream: u32) {
-        if let Some(held) = self.current() {
+    pub(crate) fn acquire_and_prefetch(&mut self, stream: u32) {
+        if let Some(held) = self.usable_region() {
             held.producer().prefetch(stream);
         }
     }
@@ -160,18 +161,16 @@ impl Batch {
     #[inline(never)]
     fn refresh_region(&mut self) {
         self.end();
-        {
-            self.held = RegionUse::at(self.page, self.place);
-            let gone = self.held.take_if(|held| held.producer().state() != RegionState::Attached);
-            if let Some(gone) = gone {
-                gone.give_up(self.page);
-            }
+        self.held = RegionUse::at(self.page, self.place);
+        let gone = self.held.take_if(|held| held.producer().state() != RegionState::Attached);
+        if let Some(gone) = gone {
+            gone.give_up(self.page);
         }
     }
 
-    /// The region in use; where there is none, one step is made towards it.
-    pub(crate) fn region(&mut self, socket: c_int) -> Option<&RegionUse> {
-        if self.current().is_none() {
+    /// The usable region; where there is none, one step is made towards it: a part of attaching.
+    pub(crate) fn region_or_attach(&mut self, socket: c_int) -> Option<&RegionUse> {
+        if self.usable_region().is_none() {
             register::return_if_displaced(self.page, socket);
             handshake::advance(self.page, socket);
             self.held = RegionUse::at(self.page, self.place);

@@ -30,7 +30,7 @@ const TABLE_NAP: u32 = 50_000;
 #[inline(always)]
 pub(crate) fn choose(send: SendCall, frame: &SlotFrame, batch: &mut Batch) {
     let end = batch.page().places_end.load(SeqCst) as usize;
-    if end <= 1 && batch.current().is_none_or(|held| held.producer().others_count() == 0) {
+    if end <= 1 && batch.usable_region().is_none_or(|held| held.producer().others_count() == 0) {
         return;
     }
     // A copy, so that the frame itself can stay in registers.

@@ -82,13 +82,13 @@ pub(crate) unsafe fn pass_to_kernel(
     }
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
-    let Some(message) = (unsafe { Message::read_again(header, is_musl) }) else {
+    let Some(message) = (unsafe { Message::read_cold(header, is_musl) }) else {
         // SAFETY: as above.
         let control = unsafe { Message::control_alone(header, is_musl) };
-        let at = control.and_then(|octets| control_messages::parse_again(octets, is_musl)?.tx_time);
+        let at = control.and_then(|octets| control_messages::parse_cold(octets, is_musl)?.tx_time);
         return at.map_or(at_once, |at| wait(send, at, batch, at_once));
     };
-    let Some(control) = control_messages::parse_again(message.control, is_musl) else { return at_once };
+    let Some(control) = control_messages::parse_cold(message.control, is_musl) else { return at_once };
     let Some(at) = control.tx_time else { return at_once };
     if message.is_for_kernel {
         // Too long for IPv4, and not for IPv6; else the kernel has the errno.

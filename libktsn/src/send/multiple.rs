@@ -112,9 +112,9 @@ pub(crate) unsafe fn sendmsg_counted(
 ) -> isize {
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
-    let read = unsafe { Message::read_again(message, is_musl) };
+    let read = unsafe { Message::read_cold(message, is_musl) };
     let key = read
-        .and_then(|read| control_messages::parse_again(read.control, is_musl))
+        .and_then(|read| control_messages::parse_cold(read.control, is_musl))
         .map_or(stamps::Key::Is(0), |control| stamps::key(send.stream, &control));
     let number = key.pass(send.stream).filter(|_| kernel::knows_key_messages());
     let changed = number.and_then(|number| {
@@ -148,7 +148,7 @@ unsafe fn sendmsg_changed(
 ) -> Option<isize> {
     let is_musl = env::is_musl();
     // SAFETY: the caller's promise.
-    let read = unsafe { Message::read_again(message, is_musl) }?;
+    let read = unsafe { Message::read_cold(message, is_musl) }?;
     let control = Changed::copy(read.control, is_musl, is_stripped, key)?;
     // SAFETY: readable, as it just was.
     let mut header = unsafe { message.read_unaligned() };

@@ -54,9 +54,10 @@ pub(super) fn bypass(stream: Stream, reason: BypassReason) -> Verdict {
 }
 
 impl SendCall {
-    /// What becomes of a message whose stream may not be scheduled now; `None`: it is scheduled.
+    /// What becomes of a message whose stream may not be scheduled now, by what the daemon says of it; `None`: it is scheduled, and the
+    /// reports that it wants can come.
     #[inline(always)]
-    pub(super) fn without_grant(
+    pub(super) fn refuse_or_begin_reports(
         self,
         status: &StreamStatus,
         frame: &SlotFrame,
