@@ -2,7 +2,7 @@
 //! How frames leave: turns of the ports, and the hand-over of one frame.
 //!
 //! In: what the ports' schedulers decide. Out: hand-overs; the soonest frame that is not due, or a port that may have more. What the
-//! scheduler decides is built, checked against the clock once more, and committed. Uplinks come first, up to
+//! scheduler decides is built, checked against the clock once more, and handed to the port. Uplinks come first, up to
 //! [`limits::FRAMES_A_TURN`] frames each. What the kernel does in a hand-over by a pod's interface is the pod's matter in part, so
 //! such an interface hands over one frame, and more only while no uplink has a frame that is due. The interfaces take turns. So a
 //! frame of an uplink that is due waits for one hand-over of one pod's interface at most.
@@ -214,16 +214,16 @@ impl<P: Port, E: Environment> Worker<P, E> {
             return None;
         }
         let due = Due::new(chosen);
-        match self.stage(port, due.frame.id) {
+        match self.stage_queued(port, due.frame.id) {
             Ok(staged) => return Some(Ready { due, staged }),
             Err(why) => self.end_unstaged(port, &due, why, None),
         }
         None
     }
 
-    fn stage(&mut self, port: usize, id: FrameId) -> Result<Staged, NotStaged> {
+    fn stage_queued(&mut self, port: usize, id: FrameId) -> Result<Staged, NotStaged> {
         let entry = queued(&self.clients, &self.captures, id);
-        self.ports.stage(port, entry, &mut self.resolver, &mut self.inbox)
+        self.ports.resolve_and_stage(port, entry, &mut self.resolver, &mut self.inbox)
     }
 
     /// Reads the clocks once more. Hands over when the frame's time has come (true), else queues it again. `before`: the port did
@@ -236,7 +236,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
                 return true;
             }
             Moment::Now { error, read } => {
-                if let Some(why) = self.commit(port, ready, error, read) {
+                if let Some(why) = self.hand_to_port(port, ready, error, read) {
                     self.retry_later(port, &ready.due, why, before);
                 } else if before.is_some()
                     && let Some(state) = self.ports.get(port)
@@ -254,7 +254,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     /// Hands a ready frame to the port, right after its clock was `read`; `error` is the span since it first could have left.
     /// Returns why the frame must be retried, or `None`: it was sent or dropped.
     #[inline]
-    pub(super) fn commit(
+    pub(super) fn hand_to_port(
         &mut self,
         port: usize,
         ready: &Ready,
@@ -268,7 +268,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         let is_suspect = began.is_some_and(|now| state.budget.is_suspect(now));
         let cpu = if is_suspect { self.env.cpu_time() } else { None };
         let begun = HandOverBegun { port, read, began, cpu, wire_octets: frame.wire_octets };
-        if let Err(error) = self.ports.commit(begun, &ready.staged) {
+        if let Err(error) = self.ports.begin_hand_over(begun, &ready.staged) {
             return self.not_taken(port, frame, error);
         }
         let state = self.ports.get_mut(port)?;
@@ -405,7 +405,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         if self.waits_for_clock(port, &due.frame, due.latest.is_some()) {
             return None;
         }
-        match self.stage(port, due.frame.id) {
+        match self.stage_queued(port, due.frame.id) {
             Ok(staged) => {
                 if self.hand_over(port, &Ready { due, staged }, Some(tries)) {
                     let now = self.env.now();

@@ -5,7 +5,7 @@
 //! The worker sleeps until the margin before the next event, then it spins. Before a sleep every client gets a promise when its
 //! ring is polled again (`attention`).
 //!
-//! A frame leaves in one of two ways. Both end in `commit` (`hand_over`).
+//! A frame leaves in one of two ways. Both end in `hand_to_port` (`hand_over`).
 //!
 //! 1. The pass's turn: `transmit` → `transmit_due` → `transmit_turn` → `serve_port_once` → `hand_over`. The turn hands over each
 //!    frame that is due when it reaches the frame's port. A frame leaves in this way when the worker was busy at its transmit time
@@ -466,7 +466,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         loop {
             match ready.due.moment(&mut self.env) {
                 Moment::Now { error, read } => {
-                    if let Some(why) = self.commit(next.port, ready, error, read) {
+                    if let Some(why) = self.hand_to_port(next.port, ready, error, read) {
                         self.retry_later(next.port, &ready.due, why, None);
                     }
                     return;

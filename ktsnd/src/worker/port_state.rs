@@ -198,7 +198,7 @@ impl<P: Port> PortState<P> {
 
     /// Builds a frame in one of the device's buffers.
     #[inline]
-    pub(super) fn stage(
+    pub(super) fn write_to_buffer(
         &mut self,
         outgoing: &Outgoing<'_>,
         payload: &[u8],

@@ -191,7 +191,7 @@ impl<P: Port> Ports<P> {
     }
 
     /// Builds a queued frame in one of the port's buffers, with the headers of this instant.
-    pub(super) fn stage(
+    pub(super) fn resolve_and_stage(
         &mut self,
         port: usize,
         entry: Option<(&Queued, &[u8])>,
@@ -215,7 +215,7 @@ impl<P: Port> Ports<P> {
         let outer = outgoing.outer_address_pair().map_or(0, |pair| self.identifications.next(pair));
         let numbers = ktsn_wire::Identifications { outer, inner: queued.content.identification() };
         let state = self.get_mut(port).ok_or(NotStaged::Dropped(DropReason::LinkDown))?;
-        state.stage(&outgoing, payload, numbers, queued.copies)
+        state.write_to_buffer(&outgoing, payload, numbers, queued.copies)
     }
 
     /// Hands a staged frame to the device; the hand-over lasts until [`Self::end_hand_over`].
@@ -223,7 +223,7 @@ impl<P: Port> Ports<P> {
     /// # Errors
     /// The device's.
     #[inline]
-    pub(super) fn commit(&mut self, begun: HandOverBegun, staged: &Staged) -> Result<(), SendError> {
+    pub(super) fn begin_hand_over(&mut self, begun: HandOverBegun, staged: &Staged) -> Result<(), SendError> {
         let result = match self.get_mut(begun.port) {
             Some(state) => state.port.commit(staged.stage),
             None => Err(SendError::DeviceGone),
