@@ -5,9 +5,9 @@
 //! while it runs, never wait for a peer, and never hand a frame to a port before its transmit time.
 //!
 //! ```text
-//!  commands → intake (source → admit → queue) → transmit due frames → wait
-//!      ▲                                                            │
-//!      └── doorbell, command, clock set, margin before the next ────┘
+//!  commands → transmit due frames → intake (source → admit → queue) → transmit, if any came → wait
+//!      ▲                                                                                       │
+//!      └── doorbell, command, clock set, margin before the next ───────────────────────────────┘
 //! ```
 //!
 //! [`Worker`] joins these parts. None of them knows the worker:

@@ -33,7 +33,8 @@ pub enum Decision {
     Transmit {
         /// The frame.
         frame: Frame,
-        /// How long it has been due: since its TxTime, or since its arrival if it was late or untimed.
+        /// How long it could have left, if it were alone: since its due instant, and since its gate is open for long enough. The due
+        /// instant is its TxTime; if it is late or untimed, when it was sent.
         overrun: Nanos,
         /// Whether its TxTime had already passed when it was sent, and its policy keeps such frames.
         late: bool,

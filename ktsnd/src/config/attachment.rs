@@ -162,7 +162,7 @@ pub struct Attachment {
     pub capture_priority: u8,
     /// What its clients may have and do.
     pub clients: ClientLimits,
-    /// The configuration that it was made from, for the state file.
+    /// The keys as they were written, for the state file; but [`Self::give`] puts in the addresses that are given.
     pub raw: AttachmentConfig,
 }
 

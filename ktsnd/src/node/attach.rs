@@ -6,7 +6,7 @@
 //! | type | what it is |
 //! |---|---|
 //! | `v1::AttachRequest` | the request of the control API, with the keys as JSON |
-//! | `AttachmentConfig` | the keys as they were written; the state file has them too |
+//! | `AttachmentConfig` | the keys as they were written; the state file has them too, with the addresses that were found |
 //! | `Attachment` | the keys, checked, with their defaults |
 //! | `NodeRequest::Attach` | the request to the node's task, and where to answer |
 //! | `TrackedAttachment` | the tables' task: the interface that it found, and whatever it makes the tables from |

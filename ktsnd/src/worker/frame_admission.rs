@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one way from a source into a port's queue: policy → time → route → police → class → share → queue.
+//! The one way from a source into a port's queue: policy → clock gate → time → packet filter → route → class → police → share →
+//! queue.
 //!
 //! In: a frame that was taken from a client or from a capture. Out: the frame in a port's queue, or why it is not. A frame that is
 //! refused before it is queued costs no copy of its payload: a flood of them leaves the caches to others.

@@ -123,7 +123,7 @@ impl<P: Port> Ports<P> {
         &mut self.identifications
     }
 
-    /// Queues a frame.
+    /// Queues a frame again that the scheduler chose and that did not leave, in front of those that it was chosen before.
     ///
     /// # Errors
     /// The scheduler's reason; `None`: there is no such port.
