@@ -119,32 +119,6 @@ pub fn judge_time(frame: &Frame, now: Now) -> Result<Admission, DropReason> {
     Ok(Admission { due, late: false, on_time: true })
 }
 
-/// The decision about a frame that is chosen at `now`: `Drop` as `overrun` if it is on time and has been due for
-/// longer than [`Frame::overrun_max`], or if its deadline has passed; else `Transmit`.
-#[must_use]
-pub fn chosen(frame: Frame, admission: Admission, now: Now) -> Decision {
-    let overdue = admission.overdue(now).unwrap_or_default();
-    if (admission.on_time && is_overrun(&frame, overdue)) || is_past_deadline(&frame, now) {
-        return Decision::Drop { frame, reason: DropReason::Overrun };
-    }
-    Decision::Transmit { frame, overrun: overdue.to_nanos(), late: admission.late, window: None }
-}
-
-impl Admission {
-    /// For how long the frame has been due at `now`.
-    ///
-    /// # Errors
-    /// The time until it is due.
-    pub fn overdue(&self, now: Now) -> Result<Span, Span> {
-        match self.due {
-            TxTime::Tai(due) => now.tai.checked_span_since(due).ok_or(due.span_since(now.tai)),
-            TxTime::Monotonic(due) => {
-                now.monotonic.checked_span_since(due).ok_or(due.span_since(now.monotonic))
-            }
-        }
-    }
-}
-
 /// Whether `span` is longer than `limit` (a negative limit counts as zero).
 pub(crate) fn exceeds(span: Span, limit: Nanos) -> bool {
     span > Span::not_negative(limit)

@@ -65,7 +65,7 @@ mod queue;
 mod time_aware;
 
 pub use credit::{Credit, CreditOptions};
-pub use decision::{Admission, Decision, Refused, Window, chosen, judge_time};
+pub use decision::{Admission, Decision, Refused, Window, judge_time};
 pub use frame::{Frame, FrameId};
 pub use gate::GateProgram;
 pub use time_aware::{ClassOptions, GateStatus, Order, Shaper, TimeAware, TimeAwareOptions};
