@@ -25,9 +25,10 @@
 //! | clock | frames that wait for a good clock | `clock_gate` |
 //! | pacing | margin, budgets, rehearsals, the next frame | `pacing` |
 //!
-//! `Worker` is made here. Its methods, which need several parts, are in six files: `pass` (the loop, commands, waiting), `frames` (a
-//! frame's life but for its hand-over), `hand_over` (the hand-over), `passing` (frames that are the kernel's), `requests` (the daemon's
-//! questions), `judging` (policing of what only the kernel can send). Two joins of some parts only are `frame_admission` and `expecting`.
+//! `Worker` is made here. Its methods, which need several parts, are in eight files: `pass` (the loop, commands, waiting), `frames` (a
+//! frame's life but for its hand-over), `hand_over` (the hand-over), `copies` (frames that leave as several), `passing` (frames that are
+//! the kernel's), `closing_steps` (how owners and ports end), `requests` (what frames lack, asked of the node), `judging` (policing of
+//! what only the kernel can send). Two joins of some parts only are `frame_admission` and `expecting`.
 
 mod attachments;
 mod attention;
@@ -38,8 +39,10 @@ mod client;
 mod clients;
 mod clock_gate;
 mod closing;
+mod closing_steps;
 mod command;
 mod content;
+mod copies;
 mod cpu_budget;
 mod due;
 mod earliest;

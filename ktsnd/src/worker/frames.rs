@@ -1,32 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a frame in the worker, but for its hand-over: taken over, copied, dropped, released. And how its owners end.
+//! The life of a frame in the worker, but for its hand-over (`hand_over`) and its copies (`copies`): taken over, dropped, released.
 //!
 //! In: sources with frames; frames that left or could not. Out: frames in the ports' queues (`frame_admission`); slots that go
 //! back to their owners; counters, reports and notifications. Clients and captures share every line of this.
 
-use ktsn_model::{DropReason, LatePolicy};
+use ktsn_model::DropReason;
 use ktsn_port::Port;
-use ktsn_resolve::{AttachmentIndex, PortIndex};
+use ktsn_resolve::AttachmentIndex;
 use ktsn_ring::LinkError;
-use ktsn_sched::{Frame, FrameId};
-use ktsn_time::{Monotonic, Nanos, Now};
+use ktsn_sched::FrameId;
+use ktsn_time::{Monotonic, Now};
 
 use super::Worker;
-use super::attachments::attachment_of;
-use super::closing::{Drain, Removal, Stage};
 use super::command::Returned;
-use super::content::Copies;
-use super::entries::{queued, queued_mut};
+use super::entries::queued;
 use super::environment::Environment;
 use super::expecting::note_queued;
 use super::frame_admission::{Accepted, FrameAdmission};
 use super::owner::{Owner, frame_id, owner_of};
 use super::pacing::IntakeCause;
-use super::port_state::PortState;
 use super::requested_reports::End;
 use super::resolver::Missing;
-use super::retry::Retry;
-use super::source::{Offered, Queued, Source, Step, ToKernel, Walk};
+use super::source::{Offered, Source, Step, ToKernel, Walk};
 use crate::limits;
 use crate::stats::count;
 
@@ -67,7 +62,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         left < limits::INTAKE_A_PASS
     }
 
-    fn time_for_intake(&mut self, intake: IntakeCause) -> Option<usize> {
+    pub(super) fn time_for_intake(&mut self, intake: IntakeCause) -> Option<usize> {
         let Self { pacing, ports, env, .. } = self;
         pacing.time_for_intake(intake, env, |port, now| {
             ports
@@ -233,241 +228,5 @@ impl<P: Port, E: Environment> Worker<P, E> {
         }
         self.attachments.count_dropped(attachment, reason);
         self.release(id, End::Dropped(reason));
-    }
-}
-
-/// Head-end replication: datagrams and frames that leave as several, one for each tunnel end of a segment. The next copy is queued
-/// when one left, or could not, under the same name and from the same slot. Gates, guard bands and queueMaxSDU judge each copy by
-/// its own length; rights, policing and class were judged once, before the first. A copy after the first waits for no time of its
-/// own: the first was not early.
-impl<P: Port, E: Environment> Worker<P, E> {
-    /// A copy left at `stamp`: the next one is queued, or the frame ends.
-    pub(super) fn sent_copy(&mut self, frame: &Frame, copies: Copies, stamp: u64) {
-        let sent = copies.sent.unwrap_or(stamp);
-        let copies = Copies { sent: Some(sent), ..copies };
-        let Some((queued, _)) = queued(&self.clients, &self.captures, frame.id) else {
-            return self.release(frame.id, End::Sent(sent));
-        };
-        let queued = Queued { copies, ..*queued };
-        if let Err(lost) = self.offer_next_copy(frame, queued) {
-            self.attachments.count_lost_copies(attachment_of(frame), lost);
-            self.release(frame.id, End::Sent(sent));
-        }
-    }
-
-    /// A frame does not leave: the next copy is tried where only this one has no route. Else, or where it was the last, the frame
-    /// ends: as sent, if a copy left before.
-    pub(super) fn drop_copy(&mut self, frame: &Frame, reason: DropReason) {
-        let has_no_route = matches!(reason, DropReason::NoRoute | DropReason::NoNeighbour);
-        if has_no_route
-            && let Some((queued, _)) = queued(&self.clients, &self.captures, frame.id)
-            && queued.copies.is_one_of_several()
-            && let queued = *queued
-            && self.offer_next_copy(frame, queued).is_ok()
-        {
-            return self.attachments.count_lost_copies(attachment_of(frame), 1);
-        }
-        self.drop_frame(frame.id, attachment_of(frame), reason);
-    }
-
-    /// Queues the next copy that can leave. Else, how many copies there were; then the frame ends.
-    fn offer_next_copy(&mut self, frame: &Frame, mut queued: Queued) -> Result<(), u64> {
-        let (attachment, mut lost) = (queued.content.attachment(), 0);
-        while let Some(replica) = self.resolver.next_replica(attachment, queued.copies.replica) {
-            queued.copies.replica = replica;
-            if self.offer_copy(frame, &queued) {
-                self.attachments.count_lost_copies(attachment_of(frame), lost);
-                return Ok(());
-            }
-            lost += 1;
-        }
-        Err(lost)
-    }
-
-    fn offer_copy(&mut self, first: &Frame, copy: &Queued) -> bool {
-        let now = self.env.now();
-        let Some((_, payload)) = queued(&self.clients, &self.captures, first.id) else { return false };
-        let Ok(outgoing) = copy.content.outgoing(&mut self.resolver, payload, copy.copies.replica) else {
-            return false;
-        };
-        let (port, (wire_octets, sdu_octets)) = (outgoing.port(), outgoing.lengths(payload));
-        let Some(state) = self.ports.at(port) else { return false };
-        let is_deadline = first.late == LatePolicy::Deadline;
-        let frame = Frame {
-            // A deadline holds for every copy.
-            tx_time: first.tx_time.filter(|_| is_deadline),
-            // The first was due when it was sent, the others are when their turn comes.
-            pushed_at: if is_deadline { first.pushed_at } else { now.monotonic },
-            wire_octets,
-            sdu_octets,
-            horizon: Nanos::MAX,
-            ..*first
-        };
-        if state.selection.offer(frame, now).is_err() {
-            return false;
-        }
-        self.ports.activate(usize::from(port.0));
-        match queued_mut(&mut self.clients, &mut self.captures, first.id) {
-            Some(entry) => (entry.port, entry.copies) = (port, copy.copies),
-            None => count(&self.stats.bugs), // it was there a moment ago
-        }
-        true
-    }
-
-    /// How many copies the one at hand and those after it are.
-    fn copies_left(&self, queued: &Queued) -> u64 {
-        let attachment = queued.content.attachment();
-        let next = |replica: &_| self.resolver.next_replica(attachment, *replica);
-        std::iter::successors(Some(queued.copies.replica), next).count() as u64
-    }
-}
-
-/// The steps of `closing`.
-impl<P: Port, E: Environment> Worker<P, E> {
-    /// Empties the client's ring in further passes, then closes it; `ends`: its process is gone.
-    pub(super) fn close_client(&mut self, at: usize, ends: bool) {
-        if self.clients.begin_close(at, ends) {
-            self.closing.push_ring(at);
-        }
-        self.end_if_over(Owner::Client(at));
-    }
-
-    /// One step of all that is being closed, as far as there is time before the next frame. True when it took frames over.
-    pub(super) fn close_some(&mut self) -> bool {
-        if !self.closing.is_at_work() {
-            return false;
-        }
-        let has_taken = self.empty_some_rings();
-        if let Some(drain) = self.closing.drain() {
-            let next = self.drain_some(drain);
-            self.closing.set_drain(next);
-        }
-        match self.closing.removal() {
-            Some(Removal::Attachment(attachment, stage)) => {
-                let next = self.remove_some(attachment, stage);
-                self.closing.set_removal(next.map(|stage| Removal::Attachment(attachment, stage)));
-                if next.is_none() {
-                    self.inbox.hand_back_boxed(self.attachments.remove(attachment));
-                }
-            }
-            Some(Removal::Port(port)) => {
-                self.closing.set_removal(None);
-                self.remove_port(port);
-            }
-            None => {}
-        }
-        has_taken
-    }
-
-    /// Takes some frames over from the rings that are closed next.
-    fn empty_some_rings(&mut self) -> bool {
-        let mut has_taken = false;
-        for _ in 0..self.closing.rings_count().min(limits::CLOSED_A_PASS) {
-            let Some(budget) = self.time_for_intake(IntakeCause::Closing) else { break };
-            let Some(at) = self.closing.pop_ring() else { break };
-            has_taken |= self.intake(Owner::Client(at), budget.min(limits::INTAKE_QUANTUM)) > 0;
-            self.pacing.note_taken(IntakeCause::Closing, self.env.monotonic());
-            if self.clients.try_close(at, &self.attachments) {
-                self.end_if_over(Owner::Client(at));
-            } else {
-                self.closing.push_ring(at);
-            }
-        }
-        has_taken
-    }
-
-    /// One step of a drain; the next one.
-    fn drain_some(&mut self, drain: Drain) -> Option<Drain> {
-        let first = Drain::Captured(AttachmentIndex(0), limits::CAPTURED_LEFT_MAX);
-        match drain {
-            Drain::Clients(from) => {
-                Some(self.clients.close_from(from, |_| true, &mut self.closing).map_or(first, Drain::Clients))
-            }
-            Drain::Captured(of, _) if usize::from(of.0) >= self.captures.end() => None,
-            Drain::Captured(of, most) => Some(match self.empty_captured(of, most) {
-                Some(most) => Drain::Captured(of, most),
-                None => Drain::Captured(AttachmentIndex(of.0 + 1), limits::CAPTURED_LEFT_MAX),
-            }),
-        }
-    }
-
-    /// One step of the removal of an attachment; the next one.
-    fn remove_some(&mut self, attachment: AttachmentIndex, stage: Stage) -> Option<Stage> {
-        match stage {
-            Stage::Clients(from) => {
-                let next = self.clients.close_from(from, |of| of == attachment, &mut self.closing);
-                Some(next.map_or(Stage::Rings, Stage::Clients))
-            }
-            Stage::Rings => {
-                let has_rings =
-                    self.closing.has_ring(|at| self.clients.attachment_at(at) == Some(attachment));
-                Some(if has_rings { Stage::Rings } else { Stage::Captured(limits::CAPTURED_LEFT_MAX) })
-            }
-            Stage::Captured(most) => {
-                Some(self.empty_captured(attachment, most).map_or(Stage::Queues, Stage::Captured))
-            }
-            Stage::Queues => {
-                (self.remove_queued(attachment) || self.clock.has_of(attachment)).then_some(Stage::Queues)
-            }
-        }
-    }
-
-    /// Takes some captured frames over, as far as there is time, or counts them with the reason for which they are not taken.
-    /// Returns how many more of the at most `most` frames are taken; `None`: that is done, and the capture is closed.
-    fn empty_captured(&mut self, attachment: AttachmentIndex, most: usize) -> Option<usize> {
-        if most > 0 && self.captures.is_waiting(attachment) {
-            let Some(budget) = self.time_for_intake(IntakeCause::Captures) else { return Some(most) };
-            let budget = budget.min(limits::INTAKE_QUANTUM).min(most);
-            let taken = self.intake(Owner::Capture(attachment), budget);
-            return Some(most - taken.clamp(1, budget));
-        }
-        if let Some(captured) = self.captures.get_mut(attachment) {
-            if let Some(policy) = self.attachments.get(attachment) {
-                captured.count_program(&policy.stats);
-            }
-            if captured.close() {
-                self.env.unwatch(captured.descriptor());
-            }
-            self.end_if_over(Owner::Capture(attachment));
-        }
-        None
-    }
-
-    /// Drops some queued frames of an attachment; true when there may be more. Its frames wait at two of a thousand ports.
-    pub(super) fn remove_queued(&mut self, attachment: AttachmentIndex) -> bool {
-        let mut from = 0;
-        while let Some(port) = self.ports.next_active(from) {
-            from = port + 1;
-            let Some(mut state) = self.ports.lend(port) else { continue };
-            self.drop_retry(&mut state, |frame| attachment_of(frame) == attachment);
-            let is_more = state.remove_attachment(u32::from(attachment.0), |frame| {
-                self.drop_frame(frame.id, attachment, DropReason::Detached);
-            });
-            self.ports.put(port, state);
-            if is_more {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Gives up a port; what waits for it is dropped. A port of a pod has nothing queued by then: its attachment went before.
-    pub(super) fn remove_port(&mut self, index: PortIndex) {
-        let Some(mut state) = self.ports.remove(index) else { return };
-        self.drop_retry(&mut state, |_| true);
-        self.empty_queue(&mut state);
-        state.hand_back(index, &mut self.inbox);
-    }
-
-    /// Drops all that is queued for a port.
-    pub(super) fn empty_queue(&mut self, state: &mut PortState<P>) {
-        state.remove_all(|frame| self.drop_frame(frame.id, attachment_of(&frame), DropReason::Detached));
-    }
-
-    /// Drops the frame that waits for a retry, if it is one of `which`.
-    fn drop_retry(&mut self, state: &mut PortState<P>, which: impl Fn(&Frame) -> bool) {
-        if let Some(Retry { due, .. }) = state.retry.take_if(|retry| which(&retry.due.frame)) {
-            self.drop_frame(due.frame.id, attachment_of(&due.frame), DropReason::Detached);
-        }
     }
 }
