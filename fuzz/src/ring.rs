@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use ktsn_ring::control::{HelloReply, Message, parse};
-use ktsn_ring::walk::Intake;
+use ktsn_ring::published::PublishedSlots;
 use ktsn_ring::words::Words;
 use ktsn_ring::{ClockId, Layout, LinkError, layout};
 
@@ -80,7 +80,7 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The word of a slot at an offset of the region. Anything else is not the intake's to read.
+    /// The word of a slot at an offset of the region. Anything else is not the consumer's to read.
     fn slot_word(&self, at: usize) -> &Cell<u64> {
         let first = self.layout.slot(0).expect("slot 0");
         let word = at.checked_sub(first).and_then(|octets| self.slots.get(octets / 8));
@@ -130,24 +130,24 @@ impl Words for Image<'_> {
         self.freed.borrow_mut().insert(u16::try_from(slot).expect("a slot"));
     }
     fn store32(&self, at: usize, _: u32, _: Ordering) {
-        panic!("the intake writes at {at}");
+        panic!("the consumer writes at {at}");
     }
     fn exchange32(&self, at: usize, _: u32, _: u32, _: Ordering) -> Result<u32, u32> {
-        panic!("the intake exchanges at {at}");
+        panic!("the consumer exchanges at {at}");
     }
     fn store64(&self, at: usize, _: u64, _: Ordering) {
-        panic!("the intake writes at {at}");
+        panic!("the consumer writes at {at}");
     }
     fn exchange64(&self, at: usize, _: u64, _: u64, _: Ordering) -> Result<u64, u64> {
-        panic!("the intake exchanges at {at}");
+        panic!("the consumer exchanges at {at}");
     }
     fn add64(&self, at: usize, _: u64) {
-        panic!("the intake adds at {at}");
+        panic!("the consumer adds at {at}");
     }
     fn fence(&self, _: Ordering) {}
 }
 
-/// Runs the consumer's intake over a region made of `data`: slots, budget, head, number of later writes, then the
+/// Runs the consumer's state over a region made of `data`: slots, budget, head, number of later writes, then the
 /// writes and the slots.
 ///
 /// # Panics
@@ -174,14 +174,14 @@ fn run(data: &[u8]) -> Outcome {
     let (pokes, image) = chunks.split_at(usize::from(*pokes_count).min(chunks.len()));
     let image = Image::new(layout, u32::from(*head), image.as_flattened(), pokes);
     let budget = usize::from(budget % 8) + 1;
-    let mut intake = Intake::new(&layout);
+    let mut published = PublishedSlots::new(&layout);
     let mut ours = BTreeSet::new();
     let mut payload = [0; SLOT_OCTETS as usize];
     for _ in 0..STEPS_MAX {
         let before = image.loads.get();
-        let collected = intake.collect(&image, budget);
+        let collected = published.collect(&image, budget);
         assert!(image.loads.get() - before <= budget + 2, "a step has a bound");
-        while let Some(taken) = intake.take(&image, |index| (index == 0).then_some(TOKEN), &mut payload) {
+        while let Some(taken) = published.take(&image, |index| (index == 0).then_some(TOKEN), &mut payload) {
             let slot = match taken {
                 Ok(taken) => {
                     assert_eq!((taken.frame.stream_index, taken.frame.token), (0, TOKEN));
@@ -202,26 +202,27 @@ fn run(data: &[u8]) -> Outcome {
         }
         // Every second slot stays ours for a step.
         for slot in ours.iter().copied().filter(|slot| slot % 2 == 0).collect::<Vec<_>>() {
-            give(&mut intake, &image, &mut ours, slot);
+            give(&mut published, &image, &mut ours, slot);
         }
-        if collected.is_err() || (collected == Ok(0) && !intake.is_busy() && image.pokes.borrow().len() == 0)
+        if collected.is_err()
+            || (collected == Ok(0) && !published.is_busy() && image.pokes.borrow().len() == 0)
         {
             break;
         }
     }
     while let Some(slot) = ours.first().copied() {
-        give(&mut intake, &image, &mut ours, slot);
+        give(&mut published, &image, &mut ours, slot);
     }
-    assert!(intake.is_busy() || intake.held() == 0, "all slots went back");
-    assert_eq!(intake.double_releases(), 0);
-    outcome.bad_link = intake.broken();
+    assert!(published.is_busy() || published.held() == 0, "all slots went back");
+    assert_eq!(published.double_releases(), 0);
+    outcome.bad_link = published.broken();
     outcome
 }
 
-fn give(intake: &mut Intake, image: &Image<'_>, ours: &mut BTreeSet<u16>, slot: u16) {
-    let held = intake.held();
-    intake.release(image, slot);
-    assert_eq!(intake.held() + 1, held);
+fn give(published: &mut PublishedSlots, image: &Image<'_>, ours: &mut BTreeSet<u16>, slot: u16) {
+    let held = published.held();
+    published.release(image, slot);
+    assert_eq!(published.held() + 1, held);
     assert!(ours.remove(&slot) && image.freed.borrow_mut().remove(&slot), "exactly this slot is freed");
 }
 

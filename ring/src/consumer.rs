@@ -18,12 +18,12 @@ use crate::completion::{self, Completion};
 use crate::frame::SlotHeader;
 use crate::layout::{self, COUNTERS, COUNTERS_COUNT, Layout};
 use crate::link::LinkFacts;
+use crate::published::{LinkError, PublishedSlots, SlotError, Taken};
 use crate::receive::{AREA_OCTETS, ReceiveArea};
 use crate::region::{GuardedMapping, RegionError};
 use crate::tables::{
     Destination, DestinationAction, DestinationsShadow, RegionState, StreamShadow, StreamStatus, read_stream,
 };
-use crate::walk::{Intake, LinkError, SlotError, Taken};
 use crate::words::{Mapping, Words};
 
 /// An entry that does not fit the region's tables.
@@ -56,7 +56,7 @@ pub struct Consumer {
     memory: Arc<GuardedMapping>,
     nonce: u64,
     layout: Layout,
-    intake: Intake,
+    slots: PublishedSlots,
     streams: Box<[StreamShadow]>,
     destinations: DestinationsShadow,
     /// The turn of the last promise.
@@ -94,13 +94,13 @@ impl Consumer {
         }
         words.fence(Release);
         let streams = std::vec![StreamShadow::default(); layout.streams_count()].into_boxed_slice();
-        let intake = Intake::new(&layout);
+        let slots = PublishedSlots::new(&layout);
         Ok((
             Self {
                 memory,
                 nonce,
                 layout,
-                intake,
+                slots,
                 streams,
                 destinations: DestinationsShadow::default(),
                 turn: Cell::new(0),
@@ -143,7 +143,7 @@ impl Consumer {
     /// and every further call returns the same error.
     #[inline]
     pub fn collect(&mut self, budget: usize) -> Result<usize, LinkError> {
-        let collected = self.intake.collect(&self.memory.words(), budget);
+        let collected = self.slots.collect(&self.memory.words(), budget);
         if collected.is_err() {
             self.set_state(RegionState::Retired);
         }
@@ -161,7 +161,7 @@ impl Consumer {
     #[inline]
     pub fn take(&mut self, payload: &mut [u8]) -> Option<Result<Taken, SlotError>> {
         let (words, streams) = (self.memory.words(), &self.streams);
-        self.intake.take(&words, |index| streams.get(index as usize)?.token(), payload)
+        self.slots.take(&words, |index| streams.get(index as usize)?.token(), payload)
     }
 
     /// Copies the oldest ready frame's metadata, checked like those of [`Self::take`]; [`Self::read_payload`] copies the payload: a frame that is refused for what its metadata
@@ -178,46 +178,46 @@ impl Consumer {
         let is_current =
             |index: u32, token| streams.get(index as usize).and_then(StreamShadow::token) == Some(token);
         let is_registered = |index, token| is_current(index, token) || was_registered(index, token);
-        self.intake.take_metadata(&words, is_registered)
+        self.slots.take_metadata(&words, is_registered)
     }
 
     /// Copies the first octets of the payload of a slot that was taken and not released, as many as `payload` has room for.
     #[inline]
     pub fn read_payload(&self, slot: u16, payload: &mut [u8]) {
-        self.intake.read_payload(&self.memory.words(), slot, payload);
+        self.slots.read_payload(&self.memory.words(), slot, payload);
     }
 
     /// Whether [`Self::complete`] would find room for an outcome now.
     #[inline]
     pub fn has_room_to_tell(&mut self) -> bool {
-        self.intake.has_room_to_tell(&self.memory.words())
+        self.slots.has_room_to_tell(&self.memory.words())
     }
 
     /// Whether a list of published slots is in hand: walked, or not taken to its end.
     #[inline]
     #[must_use]
     pub const fn is_busy(&self) -> bool {
-        self.intake.is_busy()
+        self.slots.is_busy()
     }
 
     /// Gives a taken slot back to the program. A slot that is not held is our own bug: a debug build stops, a release
     /// build counts it ([`Self::double_releases`]).
     #[inline]
     pub fn release(&mut self, slot: u16) {
-        self.intake.release(&self.memory.words(), slot);
+        self.slots.release(&self.memory.words(), slot);
     }
 
     /// Reports what became of a taken slot's frame; the slot is then the program's. The completion's number,
     /// or `None` when the program has not read half a region of them: the slot is still held.
     #[inline]
     pub fn complete(&mut self, slot: u16, completion: &Completion) -> Option<u32> {
-        self.intake.complete(&self.memory.words(), slot, completion)
+        self.slots.complete(&self.memory.words(), slot, completion)
     }
 
     /// Slots with outcomes that the program has not read, as far as we know.
     #[must_use]
     pub const fn unread_count(&self) -> usize {
-        self.intake.unread()
+        self.slots.unread()
     }
 
     /// What a thread beside the worker needs to notify the program by its error queues.
@@ -235,31 +235,31 @@ impl Consumer {
     /// Slots in our hands: walked, ready, or taken and not released.
     #[must_use]
     pub const fn held(&self) -> usize {
-        self.intake.held()
+        self.slots.held()
     }
 
     /// Frames that [`Self::take`] can give now.
     #[must_use]
     pub const fn ready(&self) -> usize {
-        self.intake.ready()
+        self.slots.ready()
     }
 
     /// Whether a walk is under way: the next [`Self::collect`] goes on with it.
     #[must_use]
     pub const fn collecting(&self) -> bool {
-        self.intake.is_busy() && self.intake.ready() == 0
+        self.slots.is_busy() && self.slots.ready() == 0
     }
 
     /// Why the region was given up, if it was.
     #[must_use]
     pub const fn broken(&self) -> Option<LinkError> {
-        self.intake.broken()
+        self.slots.broken()
     }
 
     /// How often a slot was released that was not held.
     #[must_use]
     pub const fn double_releases(&self) -> u64 {
-        self.intake.double_releases()
+        self.slots.double_releases()
     }
 
     /// Whether [`Self::collect`] has something to do or [`Self::take`] something to give: one load. In a region that
@@ -267,7 +267,7 @@ impl Consumer {
     #[inline]
     #[must_use]
     pub fn published(&self) -> bool {
-        self.intake.is_busy() || (self.broken().is_none() && algorithm::is_published(&self.words()))
+        self.slots.is_busy() || (self.broken().is_none() && algorithm::is_published(&self.words()))
     }
 
     /// Promises to poll the ring no later than at this instant, in nanoseconds of both clocks. Stores only.
@@ -283,7 +283,7 @@ impl Consumer {
     #[must_use]
     pub fn sleep_check(&self) -> bool {
         let empty = algorithm::sleep_check(&self.words()) || self.broken().is_some();
-        empty && !self.intake.is_busy()
+        empty && !self.slots.is_busy()
     }
 
     /// Writes whether the program may use the region.

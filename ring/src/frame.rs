@@ -2,7 +2,7 @@
 //! What a slot says, as a private value: nine words of 64 bits in the region, a [`SlotFrame`] on both sides.
 //!
 //! In: a frame, or words that a program wrote. Out: words, or a header that is not checked yet. It judges
-//! nothing: the consumer does (`walk::SlotFault`).
+//! nothing: the consumer does (`published::SlotFault`).
 
 use core::sync::atomic::Ordering::Relaxed;
 

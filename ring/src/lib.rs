@@ -37,10 +37,10 @@ pub mod words;
 #[cfg(feature = "daemon")]
 mod consumer;
 #[cfg(feature = "daemon")]
+pub mod published;
+#[cfg(feature = "daemon")]
 #[allow(unsafe_code)]
 mod region;
-#[cfg(feature = "daemon")]
-pub mod walk;
 
 pub use algorithm::Bell;
 #[cfg(feature = "daemon")]
@@ -50,11 +50,11 @@ pub use layout::{Layout, LayoutError};
 pub use link::LinkFacts;
 pub use producer::{Claim, Claims, Producer, Run, TooLong};
 #[cfg(feature = "daemon")]
+pub use published::{LinkError, SlotError, SlotFault, Taken};
+#[cfg(feature = "daemon")]
 pub use region::{ClientMapping, RegionError};
 pub use tables::{
     Destination, DestinationAction, DestinationVerdict, RegionState, StreamCode, StreamStatus, bypass,
     counter, stream_flags,
 };
 pub use usage::Usage;
-#[cfg(feature = "daemon")]
-pub use walk::{LinkError, SlotError, SlotFault, Taken};

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use ktsn_ring::walk::{Intake, SlotFault};
+use ktsn_ring::published::{PublishedSlots, SlotFault};
 use ktsn_ring::words::Words;
 use ktsn_ring::{ClientMapping, Consumer, Layout, LinkError, RegionState, SlotError, Taken, layout};
 
@@ -85,19 +85,19 @@ impl Words for Liar {
         self.released.borrow_mut().push((at, bits));
     }
     fn store32(&self, at: usize, _: u32, _: Ordering) {
-        panic!("the intake writes a u32 at {at}");
+        panic!("the consumer writes a u32 at {at}");
     }
     fn exchange32(&self, at: usize, _: u32, _: u32, _: Ordering) -> Result<u32, u32> {
-        panic!("the intake exchanges a u32 at {at}");
+        panic!("the consumer exchanges a u32 at {at}");
     }
     fn store64(&self, at: usize, _: u64, _: Ordering) {
-        panic!("the intake writes a u64 at {at}");
+        panic!("the consumer writes a u64 at {at}");
     }
     fn exchange64(&self, at: usize, _: u64, _: u64, _: Ordering) -> Result<u64, u64> {
-        panic!("the intake exchanges a u64 at {at}");
+        panic!("the consumer exchanges a u64 at {at}");
     }
     fn add64(&self, at: usize, _: u64) {
-        panic!("the intake adds at {at}");
+        panic!("the consumer adds at {at}");
     }
     fn fence(&self, _: Ordering) {}
 }
@@ -150,14 +150,14 @@ fn memory_that_lies_at_every_load() {
     for seed in 0..20_000 {
         let slots = [1, 3, 16, 64, 70][seed as usize % 5];
         let layout = Layout::new(slots, 512, 2, 1).expect("a valid layout");
-        let (liar, mut intake) = (Liar::new(&layout, seed), Intake::new(&layout));
+        let (liar, mut published) = (Liar::new(&layout, seed), PublishedSlots::new(&layout));
         let mut guarded = Guarded::new(layout.payload_max());
         let mut ours = BTreeSet::new();
         let broken = loop {
             let before = liar.loads.get();
-            let collected = intake.collect(&liar, 8);
+            let collected = published.collect(&liar, 8);
             assert!(liar.loads.get() - before <= 8 + 2, "a step is bounded by its budget");
-            while let Some(taken) = intake.take(&liar, |_| Some(support::TOKEN), guarded.buffer()) {
+            while let Some(taken) = published.take(&liar, |_| Some(support::TOKEN), guarded.buffer()) {
                 guarded.check();
                 if check(&taken, &layout, &mut ours) {
                     good += 1;
@@ -167,10 +167,10 @@ fn memory_that_lies_at_every_load() {
                 if seed % 3 != 0 {
                     let slot = *ours.first().expect("a slot");
                     ours.remove(&slot);
-                    intake.release(&liar, slot);
+                    published.release(&liar, slot);
                 }
             }
-            assert!(intake.held() >= ours.len() && intake.held() <= layout.slots_count());
+            assert!(published.held() >= ours.len() && published.held() <= layout.slots_count());
             if let Err(error) = collected {
                 break error;
             }
@@ -183,10 +183,10 @@ fn memory_that_lies_at_every_load() {
             LinkError::OutOfRange(_) => range_errors += 1,
         }
         for slot in std::mem::take(&mut ours) {
-            intake.release(&liar, slot);
+            published.release(&liar, slot);
         }
-        if intake.broken().is_some() {
-            assert_eq!((intake.held(), intake.ready()), (0, 0), "the books close");
+        if published.broken().is_some() {
+            assert_eq!((published.held(), published.ready()), (0, 0), "the books close");
         }
         for (at, bits) in liar.released.borrow().iter() {
             let slot = (at - layout::FREE) / 8 * 64 + bits.trailing_zeros() as usize;

@@ -19,8 +19,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arena::{Arena, model};
 use ktsn_ring::completion::{self, Completion, Place, kind};
+use ktsn_ring::published::PublishedSlots;
 use ktsn_ring::tables::{DestinationsShadow, StreamShadow, read_destination, read_stream};
-use ktsn_ring::walk::Intake;
 use ktsn_ring::words::Words;
 use ktsn_ring::{
     Destination, DestinationAction, DestinationVerdict, Layout, StreamCode, StreamStatus, algorithm, bypass,
@@ -45,12 +45,12 @@ fn push(words: &impl Words, layout: &Layout, value: u64) -> bool {
 }
 
 /// Takes what is there now, oldest first.
-fn take(words: &impl Words, intake: &mut Intake, values: &mut Vec<u64>) {
-    intake.collect(words, 8).expect("honest links");
-    while let Some(taken) = intake.take(words, |_| Some(1), &mut []) {
+fn take(words: &impl Words, published: &mut PublishedSlots, values: &mut Vec<u64>) {
+    published.collect(words, 8).expect("honest links");
+    while let Some(taken) = published.take(words, |_| Some(1), &mut []) {
         let taken = taken.expect("an honest slot");
         values.push(taken.frame.tx_time);
-        intake.release(words, taken.slot);
+        published.release(words, taken.slot);
     }
 }
 
@@ -81,15 +81,15 @@ fn nothing_is_lost_doubled_or_reordered() {
                 })
             })
             .collect();
-        let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
-        take(&*arena, &mut intake, &mut values);
-        take(&*arena, &mut intake, &mut values);
+        let (mut published, mut values) = (PublishedSlots::new(&layout()), Vec::new());
+        take(&*arena, &mut published, &mut values);
+        take(&*arena, &mut published, &mut values);
         for producer in producers {
             producer.join().expect("the producer ends");
         }
-        take(&*arena, &mut intake, &mut values);
+        take(&*arena, &mut published, &mut values);
         in_order(&values, 2, 2);
-        assert_eq!(intake.held(), 0);
+        assert_eq!(published.held(), 0);
     });
 }
 
@@ -122,13 +122,13 @@ fn a_run_is_seen_whole_and_in_order() {
             let arena = Arc::clone(&arena);
             thread::spawn(move || assert!(push_two(&*arena, values), "four slots for four frames"))
         });
-        let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
-        take(&*arena, &mut intake, &mut values);
+        let (mut published, mut values) = (PublishedSlots::new(&layout()), Vec::new());
+        take(&*arena, &mut published, &mut values);
         assert!(values.len().is_multiple_of(2), "a part of a run: {values:?}");
         for producer in producers {
             producer.join().expect("the producer ends");
         }
-        take(&*arena, &mut intake, &mut values);
+        take(&*arena, &mut published, &mut values);
         in_order(&values, 2, 2);
         assert!(values.chunks(2).all(|run| run[0] + 1 == run[1]), "a run is together: {values:?}");
     });
@@ -150,10 +150,10 @@ fn interrupted_by_a_push(
             assert!(interrupted.happened(), "the handler ran");
         })
     };
-    let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
-    take(&*arena, &mut intake, &mut values);
+    let (mut published, mut values) = (PublishedSlots::new(&layout()), Vec::new());
+    take(&*arena, &mut published, &mut values);
     producer.join().expect("the producer ends");
-    take(&*arena, &mut intake, &mut values);
+    take(&*arena, &mut published, &mut values);
     values
 }
 
@@ -182,10 +182,10 @@ fn a_slot_goes_round() {
                 thread::spawn(move || u64::from(push(&*arena, &one, producer * 10)))
             })
             .collect();
-        let (mut intake, mut values) = (Intake::new(&one), Vec::new());
-        take(&*arena, &mut intake, &mut values);
+        let (mut published, mut values) = (PublishedSlots::new(&one), Vec::new());
+        take(&*arena, &mut published, &mut values);
         let pushed: u64 = producers.into_iter().map(|producer| producer.join().expect("it ends")).sum();
-        take(&*arena, &mut intake, &mut values);
+        take(&*arena, &mut published, &mut values);
         assert_eq!(values.len() as u64, pushed);
         assert!(pushed >= 1, "somebody gets the slot");
         values.dedup();

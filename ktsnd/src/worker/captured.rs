@@ -18,7 +18,7 @@ use rustix::fd::BorrowedFd;
 
 use super::capture_ring::{CaptureRing, bypass_reason};
 use super::content::FrameContent;
-use super::source::{Offered, Queued, Slots, Source, Step, Walk};
+use super::source::{IntakeWork, Offered, Queued, Slots, Source, Step};
 use crate::stats::{AttachmentStats, add};
 
 /// The datagrams that are left of the frame that was taken last.
@@ -153,7 +153,7 @@ impl Source for Captured {
 
     /// The next datagram: of the frame at hand or, when that is used up, of the next one. A frame that cannot be read is our own
     /// fault: the program would not have taken it.
-    fn next(&mut self, walk: &mut Walk) -> Step {
+    fn next(&mut self, work: &mut IntakeWork) -> Step {
         if self.is_closed {
             return Step::Nothing;
         }
@@ -162,7 +162,7 @@ impl Source for Captured {
             let Some(taken) = self.ring.take(&mut self.buffer) else { return Step::Nothing };
             self.rest = read(&self.buffer[..taken.octets], &taken, attachment);
         }
-        walk.count_frame();
+        work.count_frame();
         let Some(rest) = &mut self.rest else {
             return Step::Refused { slot: None, attachment, reason: DropReason::Bug };
         };

@@ -18,7 +18,7 @@ use super::content::FrameContent;
 use super::expectations::{self, Mark};
 use super::registrations::{Registrations, StreamInfo};
 use super::requested_reports::RequestedReports;
-use super::source::{Offered, Queued, Slots, Source, Step, ToKernel, Walk};
+use super::source::{IntakeWork, Offered, Queued, Slots, Source, Step, ToKernel};
 use crate::limits::{DOORBELLS_A_PASS, NOTICES_A_SECOND, STREAMS_MAX};
 use crate::now::{monotonic_now, tai_now};
 use crate::stats::{AttachmentStats, add_claimed};
@@ -75,7 +75,7 @@ pub struct Client {
 /// How far a client is on its way out.
 #[derive(Clone, Copy, Debug, Default)]
 struct Life {
-    /// Its ring is emptied, then closed: the walks that had begun when that was decided.
+    /// Its ring is emptied, then closed: how many lists of published slots had begun when that was decided.
     closing: Option<u64>,
     /// Its process is gone; it ends when its ring is closed.
     ends: bool,
@@ -309,14 +309,14 @@ impl Client {
         }
         let begins = self.life.closing.is_none();
         if begins {
-            self.life.closing = Some(self.registrations.walks());
+            self.life.closing = Some(self.registrations.lists_begun());
         }
         begins
     }
 
     /// True when all that was published when closing began has been taken.
     pub(super) fn is_emptied(&self) -> bool {
-        self.life.closing.is_some_and(|walks| self.is_taken_since(walks))
+        self.life.closing.is_some_and(|lists_begun| self.is_taken_since(lists_begun))
     }
 
     /// The region is not read any more.
@@ -325,16 +325,16 @@ impl Client {
     }
 
     /// All that was published at some instant has been taken: nothing is in hand or published, or one whole list that was
-    /// begun after the first `walks` ones has been.
-    pub(super) fn is_taken_since(&self, walks: u64) -> bool {
-        let is_through =
-            !self.consumer.is_busy() && (self.registrations.walks() > walks || !self.consumer.published());
+    /// begun after the first `lists_begun` ones has been.
+    pub(super) fn is_taken_since(&self, lists_begun: u64) -> bool {
+        let is_through = !self.consumer.is_busy()
+            && (self.registrations.lists_begun() > lists_begun || !self.consumer.published());
         self.life.is_closed || self.consumer.broken().is_some() && !self.consumer.published() || is_through
     }
 
     /// How many lists of published slots were begun.
-    pub(super) fn walks(&self) -> u64 {
-        self.registrations.walks()
+    pub(super) fn lists_begun(&self) -> u64 {
+        self.registrations.lists_begun()
     }
 
     /// True when the region is not read any more.
@@ -436,7 +436,7 @@ impl Source for Client {
     }
 
     #[inline]
-    fn next(&mut self, walk: &mut Walk) -> Step {
+    fn next(&mut self, work: &mut IntakeWork) -> Step {
         if self.life.is_closed {
             return Step::Nothing;
         }
@@ -444,17 +444,17 @@ impl Source for Client {
         let taken = self.consumer.take_metadata(|index, token| registrations.earlier(index, token).is_some());
         let (slot, attachment) = match taken {
             Some(Ok(taken)) => {
-                walk.count_frame();
+                work.count_frame();
                 match self.offered(&taken) {
                     Ok(offered) => return Step::Frame(offered),
                     Err(attachment) => (taken.slot, attachment),
                 }
             }
             Some(Err(SlotError { slot, .. })) => {
-                walk.count_frame();
+                work.count_frame();
                 (slot, self.attachment)
             }
-            None => return self.walk(walk),
+            None => return self.follow_links(work),
         };
         Step::Refused { slot: Some(slot), attachment, reason: DropReason::PeerCorrupt }
     }
@@ -470,21 +470,21 @@ impl Source for Client {
 
 impl Client {
     /// The list in hand is at its end: follows some links of a new one.
-    fn walk(&mut self, walk: &mut Walk) -> Step {
+    fn follow_links(&mut self, work: &mut IntakeWork) -> Step {
         if !self.consumer.published() {
             // What a broken list had reached is taken by now.
             self.life.is_closed = self.consumer.broken().is_some();
             return Step::Nothing;
         }
-        if self.life.closing.is_some_and(|walks| self.is_taken_since(walks)) {
+        if self.life.closing.is_some_and(|lists_begun| self.is_taken_since(lists_begun)) {
             return Step::Nothing;
         }
-        let Some(links) = walk.links() else { return Step::Nothing };
+        let Some(links) = work.links() else { return Step::Nothing };
         if !self.consumer.is_busy() {
-            self.registrations.begin_walk();
+            self.registrations.begin_list();
         }
         match self.consumer.collect(links) {
-            Ok(_) => Step::Walked,
+            Ok(_) => Step::Followed,
             Err(error) => Step::Broken(error),
         }
     }

@@ -21,7 +21,7 @@ use super::owner::{Owner, frame_id, owner_of};
 use super::pacing::IntakeCause;
 use super::requested_reports::End;
 use super::resolver::Missing;
-use super::source::{Offered, Source, Step, ToKernel, Walk};
+use super::source::{IntakeWork, Offered, Source, Step, ToKernel};
 use crate::limits;
 use crate::stats::count;
 
@@ -78,17 +78,17 @@ impl<P: Port, E: Environment> Worker<P, E> {
         {
             client.attention().unsettle();
         }
-        let (mut taken, mut walk, mut read) = (0, Walk::new(budget), None);
+        let (mut taken, mut work, mut read) = (0, IntakeWork::new(budget), None);
         while taken < budget {
-            if walk.is_look_due() && self.pacing.is_next_within(limits::INTAKE_STOPS, &mut self.env) {
+            if work.is_look_due() && self.pacing.is_next_within(limits::INTAKE_STOPS, &mut self.env) {
                 break;
             }
             let step = match owner {
-                Owner::Client(at) => self.clients.get_mut(at).map(|client| client.next(&mut walk)),
-                Owner::Capture(of) => self.captures.get_mut(of).map(|captured| captured.next(&mut walk)),
+                Owner::Client(at) => self.clients.get_mut(at).map(|client| client.next(&mut work)),
+                Owner::Capture(of) => self.captures.get_mut(of).map(|captured| captured.next(&mut work)),
             };
             let step = match step {
-                Some(Step::Walked) => continue,
+                Some(Step::Followed) => continue,
                 Some(Step::Broken(error)) => {
                     self.retire(owner, error);
                     continue;

@@ -154,8 +154,9 @@ impl<P: Port, E: Environment> Worker<P, E> {
             }
             return;
         }
-        let walks = self.clients.find(client).and_then(|at| self.clients.get(at)).map(Client::walks);
-        let stream = stream.map(|index| (index, walks.unwrap_or_default()));
+        let lists_begun =
+            self.clients.find(client).and_then(|at| self.clients.get(at)).map(Client::lists_begun);
+        let stream = stream.map(|index| (index, lists_begun.unwrap_or_default()));
         self.settling.push(Settling { client, stream });
     }
 
@@ -178,7 +179,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
     fn is_settled(&self, Settling { client, stream }: Settling) -> bool {
         let Some(at) = self.clients.find(client) else { return true };
         let is_taken = self.clients.get(at).is_none_or(|client| match stream {
-            Some((_, walks)) => client.is_taken_since(walks),
+            Some((_, lists_begun)) => client.is_taken_since(lists_begun),
             None => client.has_ended(),
         });
         let is_its = |id: FrameId| {

@@ -50,8 +50,8 @@ pub struct StreamInfo {
 struct Earlier {
     index: u32,
     info: StreamInfo,
-    /// The walks that had begun when it ended.
-    walks: u64,
+    /// How many lists had begun when it ended.
+    lists_begun: u64,
 }
 
 /// The registrations of one client.
@@ -61,7 +61,7 @@ pub(super) struct Registrations {
     /// Oldest first.
     earlier: Vec<Earlier>,
     /// How many lists of published slots were begun.
-    walks: u64,
+    lists_begun: u64,
 }
 
 impl Registrations {
@@ -72,7 +72,7 @@ impl Registrations {
     /// No stream is registered.
     pub(super) fn new() -> Self {
         let streams = vec![None; STREAMS_MAX as usize].into_boxed_slice();
-        Self { streams, earlier: Vec::with_capacity(EARLIER_MAX), walks: 0 }
+        Self { streams, earlier: Vec::with_capacity(EARLIER_MAX), lists_begun: 0 }
     }
 
     /// The registration of this index, if there is one.
@@ -91,7 +91,7 @@ impl Registrations {
             if self.earlier.len() == EARLIER_MAX {
                 self.earlier.remove(0);
             }
-            self.earlier.push(Earlier { index, info: old, walks: self.walks });
+            self.earlier.push(Earlier { index, info: old, lists_begun: self.lists_begun });
         }
     }
 
@@ -111,16 +111,16 @@ impl Registrations {
     }
 
     /// A list of published slots is begun.
-    pub(super) fn begin_walk(&mut self) {
-        self.walks += 1;
+    pub(super) fn begin_list(&mut self) {
+        self.lists_begun += 1;
         // The list that was in hand when a registration ended and the next one hold all frames of it.
-        let walks = self.walks;
-        self.earlier.retain(|earlier| earlier.walks + 1 >= walks);
+        let lists_begun = self.lists_begun;
+        self.earlier.retain(|earlier| earlier.lists_begun + 1 >= lists_begun);
     }
 
     /// How many lists of published slots were begun.
-    pub(super) fn walks(&self) -> u64 {
-        self.walks
+    pub(super) fn lists_begun(&self) -> u64 {
+        self.lists_begun
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(all.at_push(3, 7).map(|info| info.token), Some(7));
             assert!(all.at_push(2, 7).is_none());
-            all.begin_walk();
+            all.begin_list();
         }
         assert!(all.at_push(3, 7).is_none());
         // With an empty ring nothing has to be remembered.

@@ -43,7 +43,7 @@ pub(super) enum Step {
     /// A frame that cannot be read, or has no slot: it is dropped.
     Refused { slot: Option<u16>, attachment: AttachmentIndex, reason: DropReason },
     /// Some links of a list were followed; frames may come next.
-    Walked,
+    Followed,
     /// The list of published slots is impossible.
     Broken(LinkError),
     /// There is nothing more to be taken now.
@@ -53,12 +53,12 @@ pub(super) enum Step {
 /// How much work one intake from a source may do. Where slots are in no cache, following a link may take as long as taking a
 /// frame does elsewhere. So the clock is read now and then.
 #[derive(Debug)]
-pub(super) struct Walk {
+pub(super) struct IntakeWork {
     links_left: usize,
     work: usize,
 }
 
-impl Walk {
+impl IntakeWork {
     /// The work of an intake of at most `budget` frames.
     pub(super) fn new(budget: usize) -> Self {
         Self { links_left: 2 * budget, work: 0 }
@@ -93,7 +93,7 @@ pub(super) trait Source {
     /// Its slots.
     fn slots(&self) -> &Slots;
     /// Takes the next frame.
-    fn next(&mut self, walk: &mut Walk) -> Step;
+    fn next(&mut self, work: &mut IntakeWork) -> Step;
     /// Copies the payload of the frame that was taken last to its slot's room.
     fn fetch(&mut self, slot: u16, octets: u16);
     /// The frame that was taken last is queued from now on. Its payload was fetched.

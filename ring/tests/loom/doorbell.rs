@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::AcqRel;
 
-use ktsn_ring::walk::Intake;
+use ktsn_ring::published::PublishedSlots;
 use ktsn_ring::{ClockId, algorithm};
 use loom::thread;
 
@@ -61,11 +61,11 @@ fn doorbells(fences: bool, step: u32) {
                 })
             })
             .collect();
-        let (mut intake, mut values) = (Intake::new(&layout()), Vec::new());
+        let (mut published, mut values) = (PublishedSlots::new(&layout()), Vec::new());
         let mut turn = 4;
         algorithm::promise_poll_by(&*arena, 100, 100, turn);
         while !algorithm::sleep_check(&*arena) || queue.swap(0, AcqRel) != 0 {
-            take(&*arena, &mut intake, &mut values);
+            take(&*arena, &mut published, &mut values);
             turn += step;
             algorithm::promise_poll_by(&*arena, 100, 100, turn);
         }

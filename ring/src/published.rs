@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The consumer's private state: which slots are in our hands, and in which order they were published.
+//! The published slots, as the consumer holds them privately: which are in our hands, and in which order they were published.
 //!
 //! In: links and slots that a hostile program may change between any two loads. Out: checked private copies, oldest
 //! first, or a typed error. Of the shared words it reads the head, the links, slot fields and payload, each once.
@@ -54,7 +54,7 @@ pub enum SlotFault {
     Token(u32),
 }
 
-/// A slot that says nothing usable. It is still held: [`release`](Intake::release) it.
+/// A slot that says nothing usable. It is still held: [`release`](PublishedSlots::release) it.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("slot {slot}: {fault}")]
 pub struct SlotError {
@@ -113,7 +113,7 @@ impl SlotSet {
 
 /// The consumer's private state over one region.
 #[derive(Debug)]
-pub struct Intake {
+pub struct PublishedSlots {
     layout: Layout,
     held: SlotSet,
     /// Slots with an outcome that the program has not read, as far as we know.
@@ -130,7 +130,7 @@ pub struct Intake {
     double_releases: u64,
 }
 
-impl Intake {
+impl PublishedSlots {
     /// The state for a region of this layout; the only allocation.
     #[must_use]
     pub fn new(layout: &Layout) -> Self {
@@ -323,7 +323,7 @@ impl Intake {
     /// Whether [`Self::complete`] would find room for an outcome.
     #[inline]
     pub fn has_room_to_tell(&mut self, words: &impl Words) -> bool {
-        let is_full = |intake: &Self| 2 * intake.unread.count >= intake.layout.slots_count();
+        let is_full = |slots: &Self| 2 * slots.unread.count >= slots.layout.slots_count();
         if is_full(self) {
             self.forget_freed(words);
         }
