@@ -210,8 +210,8 @@ impl Node {
 
     /// Says what the counter `beyond_horizon` cannot: how far, and what is probably wrong.
     fn beyond_horizon(&self, index: AttachmentIndex, ahead: Nanos) {
-        let Some(attached) = self.served.get(index) else { return };
-        let (name, horizon) = (attached.name(), attached.attachment.horizon);
+        let Some(served) = self.served.get(index) else { return };
+        let (name, horizon) = (served.name(), served.attachment.horizon);
         let excess = ahead.saturating_sub(limits::TAI_MINUS_UTC);
         let mistaken = (Nanos::from_seconds(-1)..=Nanos::from_seconds(10)).contains(&excess);
         let (_, offset) = crate::sys::clock_state();
@@ -237,8 +237,8 @@ impl Node {
         for warning in self.served.capture_by_tables(&tables, before) {
             self.watch.warn(warning);
         }
-        let is_new = |attached: &ServedAttachment| {
-            attached.attachment.is_short() && tables.generation_of(attached.index) > before
+        let is_new = |served: &ServedAttachment| {
+            served.attachment.is_short() && tables.generation_of(served.index) > before
         };
         if self.served.iter().any(is_new) {
             self.watch.ingress_by_tables(&self.served, &tables);

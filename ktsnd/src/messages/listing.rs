@@ -18,10 +18,10 @@ const SHOWN: usize = 16;
 pub(crate) fn list(node: &Node) -> v1::ListReply {
     let ports = node.ports.iter().map(|(_, open)| port(node, open));
     let (clients, receiving) = (node.directory.clients(), node.directory.receivers().list());
-    let attachments = node.served.iter().map(|attached| {
-        let clients = clients.iter().filter(|c| c.attachment == attached.index);
+    let attachments = node.served.iter().map(|served| {
+        let clients = clients.iter().filter(|c| c.attachment == served.index);
         let clients = clients.map(|client| client_message(client, receiving.get(&client.key)));
-        attachment(node, attached, clients.collect())
+        attachment(node, served, clients.collect())
     });
     v1::ListReply { ports: ports.collect(), attachments: attachments.collect() }
 }
@@ -45,15 +45,15 @@ fn port(node: &Node, p: &OpenPort) -> v1::Port {
     }
 }
 
-fn attachment(node: &Node, attached: &ServedAttachment, clients: Vec<v1::Client>) -> v1::AttachmentState {
-    let (name, tables) = (attached.name(), node.latest.attachment(attached.index));
-    let (news, rules) = (node.served.overlay_of(attached.index), node.served.rules_of(attached.index));
+fn attachment(node: &Node, served: &ServedAttachment, clients: Vec<v1::Client>) -> v1::AttachmentState {
+    let (name, tables) = (served.name(), node.latest.attachment(served.index));
+    let (news, rules) = (node.served.overlay_of(served.index), node.served.rules_of(served.index));
     let hindrances = rules.into_iter().flat_map(|rules| rules.hindrances.iter());
     // What closes the attachment, or what network policies leave of it; none: everything is left.
     let restriction = node.watch.closed.of(name).or_else(|| node.intent.restriction(name));
     v1::AttachmentState {
         name: name.to_owned(),
-        attachment: listed(&attached.attachment, news.map(|news| &*news.state)).json(),
+        attachment: listed(&served.attachment, news.map(|news| &*news.state)).json(),
         clients,
         overlay: news.map(overlay),
         rules: hindrances.take(SHOWN).map(rule).collect(),

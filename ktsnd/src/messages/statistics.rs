@@ -55,13 +55,13 @@ pub(crate) fn statistics(node: &Node, name: &str) -> Result<v1::StatisticsReply,
 pub(crate) fn snapshot(node: &Node) -> Snapshot {
     node.directory.receivers().look();
     let clients = node.directory.clients_by_attachment();
-    let attachment = |attached: &ServedAttachment| AttachmentSnapshot {
-        name: attached.name().to_owned(),
-        clients: clients.get(&attached.index).copied().unwrap_or_default(),
-        stats: attached.stats.clone(),
-        ingress: ingress(node, attached),
-        receive: receive(node, attached),
-        deferral: deferral(node, attached),
+    let attachment = |served: &ServedAttachment| AttachmentSnapshot {
+        name: served.name().to_owned(),
+        clients: clients.get(&served.index).copied().unwrap_or_default(),
+        stats: served.stats.clone(),
+        ingress: ingress(node, served),
+        receive: receive(node, served),
+        deferral: deferral(node, served),
     };
     let port = |port: &OpenPort| PortSnapshot {
         device: port.device.clone(),
@@ -138,28 +138,28 @@ fn stream_filters(node: &Node, stats: &[StreamFilterStats]) -> Vec<v1::StreamFil
     shown.collect()
 }
 
-fn attachment(node: &Node, attached: &ServedAttachment) -> v1::AttachmentStatistics {
+fn attachment(node: &Node, served: &ServedAttachment) -> v1::AttachmentStatistics {
     v1::AttachmentStatistics {
-        ingress: ingress(node, attached),
-        deferral: deferral(node, attached),
-        receive: receive(node, attached),
-        ..statistics_of(attached.name(), &attached.stats)
+        ingress: ingress(node, served),
+        deferral: deferral(node, served),
+        receive: receive(node, served),
+        ..statistics_of(served.name(), &served.stats)
     }
 }
 
-fn deferral(node: &Node, attached: &ServedAttachment) -> Option<v1::Deferral> {
-    let (span, longest_hand_over_ns) = node.ports.get(attached.interface_port)?.deferred()?;
+fn deferral(node: &Node, served: &ServedAttachment) -> Option<v1::Deferral> {
+    let (span, longest_hand_over_ns) = node.ports.get(served.interface_port)?.deferred()?;
     Some(v1::Deferral { for_ns: span.get().unsigned_abs(), longest_hand_over_ns })
 }
 
 /// The grants and counts of an attachment with `receive = "expect"`; of another one where anything was counted.
-fn receive(node: &Node, attached: &ServedAttachment) -> Option<v1::ReceiveStatistics> {
-    let counts = receive_counts(&attached.stats);
-    let grants = attached.attachment.receive == ReceiveMode::Expect;
+fn receive(node: &Node, served: &ServedAttachment) -> Option<v1::ReceiveStatistics> {
+    let counts = receive_counts(&served.stats);
+    let grants = served.attachment.receive == ReceiveMode::Expect;
     if !grants && counts == v1::ReceiveCounts::default() {
         return None;
     }
-    let granted = node.directory.receivers().granted().remove(&attached.index);
+    let granted = node.directory.receivers().granted().remove(&served.index);
     let (processes, granted_permille) = granted.unwrap_or_default();
     Some(v1::ReceiveStatistics { counts: Some(counts), processes, granted_permille })
 }
@@ -172,10 +172,10 @@ fn receive_counts(stats: &AttachmentStats) -> v1::ReceiveCounts {
 }
 
 /// The counters of the ingress fast path for an attachment; `None` if the attachment does not ask for it.
-fn ingress(node: &Node, attached: &ServedAttachment) -> Option<v1::IngressStatistics> {
-    let program = node.watch.ingress_program(&attached.uplink).filter(|_| attached.attachment.is_short())?;
+fn ingress(node: &Node, served: &ServedAttachment) -> Option<v1::IngressStatistics> {
+    let program = node.watch.ingress_program(&served.uplink).filter(|_| served.attachment.is_short())?;
     let tallies = program
-        .tallies(attached.index)
+        .tallies(served.index)
         .inspect_err(|error| warn!(%error, "counters of the ingress fast path"))
         .ok()?;
     let of = |tallied: Tallied| tallies[tallied as usize];
@@ -188,25 +188,25 @@ fn ingress(node: &Node, attached: &ServedAttachment) -> Option<v1::IngressStatis
         taken_octets: of(Tallied::Octets),
         left: left.map(|tallied| (tallied.word().to_owned(), of(tallied))).collect(),
         failed: of(Tallied::Failed),
-        reattached: attached.stats.ingress_reattached.load(Relaxed),
-        idle: why_idle(node, attached, program).to_owned(),
+        reattached: served.stats.ingress_reattached.load(Relaxed),
+        idle: why_idle(node, served, program).to_owned(),
     })
 }
 
 /// Why the ingress fast path takes no frame for the attachment now; empty: it takes frames.
-fn why_idle(node: &Node, attached: &ServedAttachment, program: &Uplink) -> &'static str {
-    let rules = node.served.rules_of(attached.index);
+fn why_idle(node: &Node, served: &ServedAttachment, program: &Uplink) -> &'static str {
+    let rules = node.served.rules_of(served.index);
     let mut hindrances = rules.into_iter().flat_map(|rules| rules.hindrances.iter());
-    let is_blocked = node.intent.restriction_of(attached.name()).is_ingress_blocked;
-    if node.watch.closed.of(attached.name()).is_some() {
+    let is_blocked = node.intent.restriction_of(served.name()).is_ingress_blocked;
+    if node.watch.closed.of(served.name()).is_some() {
         "the rules of the node's packet filter are not known yet"
     } else if is_blocked {
         "a network policy may forbid what arrives"
     } else if hindrances.any(|hindrance| hindrance.is_arrival) {
         "a rule of the node's packet filter drops what arrives"
-    } else if node.latest.attachment(attached.index).is_none_or(|tables| tables.delivery().is_none()) {
+    } else if node.latest.attachment(served.index).is_none_or(|tables| tables.delivery().is_none()) {
         NO_WAY_IN
-    } else if !program.is_taking(attached.index) {
+    } else if !program.is_taking(served.index) {
         "the uplink or the pod's device is not there"
     } else {
         ""

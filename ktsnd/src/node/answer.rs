@@ -70,9 +70,9 @@ impl Node {
 
     /// Peers of an attachment must have an overlay, and be of the family of its own tunnel end.
     fn check_family(&self, index: AttachmentIndex, peers: &[VxlanPeer]) -> Result<(), NodeError> {
-        let Some(attached) = self.served.get(index) else { return Ok(()) };
-        let Some(vxlan) = attached.attachment.overlay.routed() else {
-            let name = attached.name();
+        let Some(served) = self.served.get(index) else { return Ok(()) };
+        let Some(vxlan) = served.attachment.overlay.routed() else {
+            let name = served.name();
             return Err(NodeError::precondition(
                 "attachment",
                 &format_args!("{name:?} has no overlay; no peers are possible"),

@@ -58,7 +58,7 @@ impl Node {
             return Err(error);
         }
         let saved = self.served.get(index).filter(|_| is_saved);
-        self.intent.attached(index, &name, saved.map(|attached| attached.attachment.raw.clone()));
+        self.intent.attached(index, &name, saved.map(|served| served.attachment.raw.clone()));
         Ok(false)
     }
 
@@ -142,7 +142,7 @@ impl Node {
             .map_err(|error| NodeError::precondition("attachment.capture", &error))?;
         attachment.give(added.addresses.clone());
         let worker = self.workers.outbox(uplink)?;
-        let attached = Arc::new(ServedAttachment {
+        let served = Arc::new(ServedAttachment {
             index,
             uplink: uplink.to_owned(),
             interface_port,
@@ -153,15 +153,15 @@ impl Node {
             worker,
             attachment,
         });
-        self.begin_to_serve(&attached, added);
-        log_attached(&attached);
+        self.begin_to_serve(&served, added);
+        log_attached(&served);
         // `end_service` undoes everything except a new worker, so only these two steps are left to undo.
         done.retain(|step| matches!(step, Step::Worker(_)));
         done.push(Step::Served);
         self.give_peers(index).await;
         supervise::kernel("to put programs at devices", || {
-            self.served.begin_capture(&attached, loaded, &self.workers)?;
-            self.watch.begin_ingress(&attached, &self.served, &self.latest)
+            self.served.begin_capture(&served, loaded, &self.workers)?;
+            self.watch.begin_ingress(&served, &self.served, &self.latest)
         })
     }
 
@@ -183,23 +183,23 @@ impl Node {
 
     /// From here on clients find the attachment. It returns, and `Attach` is answered, when the commands for the worker are queued, not when
     /// the worker has applied them. The worker applies them in order, so before any command about a client of the attachment.
-    fn begin_to_serve(&mut self, attached: &Arc<ServedAttachment>, added: tables::Added) {
-        let attachment = &attached.attachment;
+    fn begin_to_serve(&mut self, served: &Arc<ServedAttachment>, added: tables::Added) {
+        let attachment = &served.attachment;
         let policy = AttachmentPolicy {
             classes: attachment.classes,
             late: attachment.late,
             overrun_limit: attachment.overrun_limit,
             horizon: attachment.horizon,
             streams: self.intent.streams_of(&attachment.name),
-            stats: attached.stats.clone(),
+            stats: served.stats.clone(),
             usage: Usage::default(),
         };
         self.publish(added.tables);
-        self.workers.send(&attached.uplink, Command::SetAttachment(attached.index, Box::new(policy)));
-        self.directory.serve(attached.clone());
+        self.workers.send(&served.uplink, Command::SetAttachment(served.index, Box::new(policy)));
+        self.directory.serve(served.clone());
         // The namespace's other clients hear of it.
         self.registrar.tables_changed();
-        self.served.add(attached.clone(), added.overlay);
+        self.served.add(served.clone(), added.overlay);
     }
 
     /// Detaches: drops the queued frames, notifies the clients, and closes the namespace.
@@ -231,20 +231,20 @@ impl Node {
             self.watch.ingress_by_tables(&self.served, &self.latest);
             ended
         });
-        let Some(attached) = ended else { return };
-        self.watch.closed.forget(attached.name());
+        let Some(served) = ended else { return };
+        self.watch.closed.forget(served.name());
         self.directory.forget(index);
         self.registrar.tables_changed();
-        self.workers.send(&attached.uplink, Command::RemoveAttachment(index));
-        if self.open_index(&attached.uplink) != Some(attached.interface_port) {
-            self.close_port(&attached.uplink, attached.interface_port);
+        self.workers.send(&served.uplink, Command::RemoveAttachment(index));
+        if self.open_index(&served.uplink) != Some(served.interface_port) {
+            self.close_port(&served.uplink, served.interface_port);
         }
         self.manager.remove(index).await;
     }
 }
 
-fn log_attached(attached: &ServedAttachment) {
-    let ServedAttachment { attachment, uplink, .. } = attached;
+fn log_attached(served: &ServedAttachment) {
+    let ServedAttachment { attachment, uplink, .. } = served;
     info!(attachment = attachment.name, interface = attachment.interface, uplink, "attached");
     if attachment.takes_no_datagram() {
         warn!(

@@ -219,19 +219,19 @@ impl Node {
 
     /// Hand-overs by a pod's interface are beyond their budget, the longest took `longest`.
     pub(super) fn defer(&mut self, index: PortIndex, longest: Nanos) {
-        let attached = self.served.iter().find(|attached| attached.interface_port == index);
-        let Some(attached) = attached.filter(|_| !self.stopping) else { return };
-        if let Some(port) = self.ports.defer(attached, longest) {
-            self.workers.send(&attached.uplink, Command::ReplacePort(index, Box::new(port)));
+        let served = self.served.iter().find(|served| served.interface_port == index);
+        let Some(served) = served.filter(|_| !self.stopping) else { return };
+        if let Some(port) = self.ports.defer(served, longest) {
+            self.workers.send(&served.uplink, Command::ReplacePort(index, Box::new(port)));
         }
     }
 
     /// Frames of pods whose hand-overs have been within the budget for long leave by the worker again.
     pub(super) fn look_at_deferred(&mut self) {
-        for attached in self.served.iter().filter(|_| !self.stopping) {
-            if let Some(port) = self.ports.end_deferral(attached) {
-                let index = attached.interface_port;
-                self.workers.send(&attached.uplink, Command::ReplacePort(index, Box::new(port)));
+        for served in self.served.iter().filter(|_| !self.stopping) {
+            if let Some(port) = self.ports.end_deferral(served) {
+                let index = served.interface_port;
+                self.workers.send(&served.uplink, Command::ReplacePort(index, Box::new(port)));
             }
         }
     }

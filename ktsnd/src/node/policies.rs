@@ -155,8 +155,8 @@ impl Node {
 
     /// Whether the attachment says that policies may be skipped.
     fn skips_policies(&self, name: &str) -> bool {
-        let mut served = self.served.iter().map(|attached| &attached.attachment);
-        served.any(|attachment| attachment.name == name && attachment.allow_policy_bypass)
+        let mut attachments = self.served.iter().map(|served| &served.attachment);
+        attachments.any(|attachment| attachment.name == name && attachment.allow_policy_bypass)
             || self.intent.skips_policies(name)
     }
 }

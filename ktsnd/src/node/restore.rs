@@ -110,8 +110,8 @@ impl Node {
 
     /// An older ktsnd wrote no addresses: what the interface has now is given from here on, and kept.
     fn tell_found(&self, name: &str) {
-        let found = self.served.iter().find(|attached| attached.name() == name);
-        let addresses = found.map(|attached| attached.attachment.addresses.to_string());
+        let found = self.served.iter().find(|served| served.name() == name);
+        let addresses = found.map(|served| served.attachment.addresses.to_string());
         warn!(
             attachment = name,
             "the state file, of an older ktsnd, names no addresses; given are those that the interface has now: {}",

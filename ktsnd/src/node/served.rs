@@ -23,7 +23,7 @@ use counters::Counters;
 /// All attachments that are served, and what may change about each. No attachment itself changes.
 #[derive(Default)]
 pub(crate) struct ServedAttachments {
-    attached: BTreeMap<AttachmentIndex, Arc<ServedAttachment>>,
+    served: BTreeMap<AttachmentIndex, Arc<ServedAttachment>>,
     captures: BTreeMap<AttachmentIndex, HostEnd>,
     /// The overlays as they are in force.
     overlays: BTreeMap<AttachmentIndex, OverlayNews>,
@@ -36,15 +36,15 @@ pub(crate) struct ServedAttachments {
 
 impl ServedAttachments {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ServedAttachment> {
-        self.attached.values().map(Arc::as_ref)
+        self.served.values().map(Arc::as_ref)
     }
 
     pub(crate) fn get(&self, index: AttachmentIndex) -> Option<&ServedAttachment> {
-        self.attached.get(&index).map(Arc::as_ref)
+        self.served.get(&index).map(Arc::as_ref)
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<AttachmentIndex> {
-        self.iter().find(|attached| attached.name() == name).map(|attached| attached.index)
+        self.iter().find(|served| served.name() == name).map(|served| served.index)
     }
 
     pub(crate) fn overlay_of(&self, index: AttachmentIndex) -> Option<&OverlayNews> {
@@ -62,7 +62,7 @@ impl ServedAttachments {
     /// An index that was free for longest: news about the attachment that had one before must not meet the next.
     pub(super) fn free_index(&self) -> Result<AttachmentIndex, NodeError> {
         let mut all = (self.next..limits::ATTACHMENTS_MAX as u16).chain(0..self.next).map(AttachmentIndex);
-        all.find(|index| !self.attached.contains_key(index)).ok_or(NodeError::Full)
+        all.find(|index| !self.served.contains_key(index)).ok_or(NodeError::Full)
     }
 
     /// An attachment is about to get this index.
@@ -70,25 +70,25 @@ impl ServedAttachments {
         self.next = (index.0 + 1) % limits::ATTACHMENTS_MAX as u16;
     }
 
-    pub(super) fn add(&mut self, attached: Arc<ServedAttachment>, overlay: Option<OverlayNews>) {
-        self.overlays.extend(overlay.map(|overlay| (attached.index, overlay)));
-        self.attached.insert(attached.index, attached);
+    pub(super) fn add(&mut self, served: Arc<ServedAttachment>, overlay: Option<OverlayNews>) {
+        self.overlays.extend(overlay.map(|overlay| (served.index, overlay)));
+        self.served.insert(served.index, served);
     }
 
     /// An attachment is served no more, and nothing of it is captured. What it counted joins the sums.
     pub(super) fn remove(&mut self, index: AttachmentIndex) -> Option<Arc<ServedAttachment>> {
-        let attached = self.attached.remove(&index)?;
+        let served = self.served.remove(&index)?;
         self.captures.remove(&index);
         self.overlays.remove(&index);
         self.rules.remove(&index);
-        self.counters.ended(attached.stats.clone());
-        Some(attached)
+        self.counters.ended(served.stats.clone());
+        Some(served)
     }
 
     /// An attachment's overlay is another one now.
     pub(super) fn note_overlay(&mut self, news: OverlayNews) {
         let is_newer = self.overlays.get(&news.index).is_none_or(|known| known.revision < news.revision);
-        if is_newer && self.attached.contains_key(&news.index) {
+        if is_newer && self.served.contains_key(&news.index) {
             self.overlays.insert(news.index, news);
         }
     }
@@ -96,7 +96,7 @@ impl ServedAttachments {
     /// Other rules are about an attachment now.
     pub(super) fn note_rules(&mut self, news: RulesNews) {
         let is_newer = self.rules.get(&news.index).is_none_or(|known| known.revision < news.revision);
-        if is_newer && self.attached.contains_key(&news.index) {
+        if is_newer && self.served.contains_key(&news.index) {
             self.rules.insert(news.index, news);
         }
     }

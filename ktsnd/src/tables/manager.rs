@@ -86,9 +86,9 @@ impl Manager {
     ///
     /// # Errors
     /// [`TablesError`] naming the field at fault; nothing is held then.
-    pub async fn add(&self, attached: TrackedAttachment) -> Result<Added, TablesError> {
-        let opened = reader::open(attached.attachment.netns.clone()).await?;
-        self.call(move |state| state.add(attached, opened)).await.unwrap_or(Err(TablesError::Ended))
+    pub async fn add(&self, tracked: TrackedAttachment) -> Result<Added, TablesError> {
+        let opened = reader::open(tracked.attachment.netns.clone()).await?;
+        self.call(move |state| state.add(tracked, opened)).await.unwrap_or(Err(TablesError::Ended))
     }
 
     /// Removes an attachment; when this returns, nothing is held in its namespace any more.

@@ -147,21 +147,21 @@ impl Inside {
 impl Ports {
     /// Hand-overs by a pod's interface are beyond their budget, the longest took `longest`: its frames leave by an ordinary thread
     /// from now on. Answers the port that takes the place of the worker's.
-    pub(in crate::node) fn defer(&mut self, attached: &ServedAttachment, longest: Nanos) -> Option<AnyPort> {
+    pub(in crate::node) fn defer(&mut self, served: &ServedAttachment, longest: Nanos) -> Option<AnyPort> {
         let now = monotonic_now();
-        let uplink = &attached.uplink;
+        let uplink = &served.uplink;
         let is_uplink_up = self.uplinks().find(|port| port.device == *uplink).is_none_or(|port| port.up);
-        let port = self.open.get_mut(&attached.interface_port).filter(|port| !port.is_uplink())?;
+        let port = self.open.get_mut(&served.interface_port).filter(|port| !port.is_uplink())?;
         if !port.deferral.is_to_defer(now) {
             return None;
         }
-        let (name, interface) = (&attached.attachment.name, &attached.attachment.interface);
+        let (name, interface) = (&served.attachment.name, &served.attachment.interface);
         let longest_us = longest.get() / 1000;
-        let opened = Inside::open(&attached.attachment).and_then(|inside| {
+        let opened = Inside::open(&served.attachment).and_then(|inside| {
             if inside.identity() != port.deferral.identity {
                 return Err(OpenError::NoDevice { ifname: interface.clone() });
             }
-            let observer = observer(attached.stats.clone(), port.deferral.defer(now, longest), monotonic_now);
+            let observer = observer(served.stats.clone(), port.deferral.defer(now, longest), monotonic_now);
             Deferred::start(inside.port, limits::DEFERRED_STAGES, observer)
         });
         let deferred = match opened {
@@ -199,14 +199,14 @@ impl Ports {
 
     /// The frames of a pod whose hand-overs have been within the budget for long leave by the worker again. Answers the port that takes
     /// the place of the deferred one.
-    pub(in crate::node) fn end_deferral(&mut self, attached: &ServedAttachment) -> Option<AnyPort> {
+    pub(in crate::node) fn end_deferral(&mut self, served: &ServedAttachment) -> Option<AnyPort> {
         let now = monotonic_now();
         let port =
-            self.open.get_mut(&attached.interface_port).filter(|port| port.deferral.is_to_go_back(now))?;
+            self.open.get_mut(&served.interface_port).filter(|port| port.deferral.is_to_go_back(now))?;
         // One with another identity: its namespace is on its way out.
-        let inside = Inside::open(&attached.attachment).ok();
+        let inside = Inside::open(&served.attachment).ok();
         let inside = inside.filter(|inside| inside.identity() == port.deferral.identity)?;
-        let (name, interface) = (&attached.attachment.name, &attached.attachment.interface);
+        let (name, interface) = (&served.attachment.name, &served.attachment.interface);
         let wait = in_words(port.deferral.wait);
         (port.deferral.deferred, port.deferral.back_at, port.deferral.tried_at) = (None, Some(now), None);
         let direct = AnyPort::from(inside.port);

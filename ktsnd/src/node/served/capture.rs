@@ -45,17 +45,17 @@ impl ServedAttachments {
     /// Gives the worker its source, then begins to take frames.
     pub(in crate::node) fn begin_capture(
         &mut self,
-        attached: &ServedAttachment,
+        served: &ServedAttachment,
         loaded: Option<Loaded>,
         workers: &Workers,
     ) -> Result<(), NodeError> {
         let Some(Loaded { mut host_end, captured }) = loaded else { return Ok(()) };
-        attached.stats.capture_lag.make_room();
-        attached.stats.transmit_error.make_room();
-        workers.send(&attached.uplink, Command::AddCaptured(captured));
+        served.stats.capture_lag.make_room();
+        served.stats.transmit_error.make_room();
+        workers.send(&served.uplink, Command::AddCaptured(captured));
         host_end.attach().map_err(|error| NodeError::precondition("attachment.capture", &error))?;
-        info!(attachment = attached.name(), "kernel capture: timed frames are taken at the veth's host end");
-        self.captures.insert(attached.index, host_end);
+        info!(attachment = served.name(), "kernel capture: timed frames are taken at the veth's host end");
+        self.captures.insert(served.index, host_end);
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl ServedAttachments {
                 continue;
             }
             if let Err(error) = capture.set_tables(tables, index) {
-                let name = self.attached.get(&index).map_or("", |attached| attached.name());
+                let name = self.served.get(&index).map_or("", |served| served.name());
                 failed.push(format!("attachment {name}: capture: {error}"));
             }
         }
@@ -99,12 +99,12 @@ impl ServedAttachments {
     /// Puts each capture program back that was removed from its veth.
     pub(in crate::node) fn look_at_captures(&mut self) {
         for (index, capture) in &mut self.captures {
-            let Some(attached) = self.attached.get(index) else { continue };
-            let name = attached.name();
+            let Some(served) = self.served.get(index) else { continue };
+            let name = served.name();
             match capture.look() {
                 Looked::Unchanged => {}
                 Looked::Reattached => {
-                    count(&attached.stats.capture_reattached);
+                    count(&served.stats.capture_reattached);
                     warn!(
                         attachment = name,
                         "the capture program was removed from the veth; it is there again, and datagrams that were sent \

@@ -18,11 +18,11 @@ use crate::stats::count;
 pub(crate) const NO_WAY_IN: &str = "the VXLAN device, the interface or its host end is not up, or the latter is a port of something else than a bridge";
 
 /// The attachments that ask for the ingress fast path, by uplink.
-fn members(served: &ServedAttachments) -> BTreeMap<&str, Vec<Member<'_>>> {
+fn members(all: &ServedAttachments) -> BTreeMap<&str, Vec<Member<'_>>> {
     let mut members: BTreeMap<&str, Vec<Member<'_>>> = BTreeMap::new();
-    for attached in served.iter().filter(|attached| attached.attachment.is_short()) {
-        let (index, netns) = (attached.index, attached.attachment.netns.clone());
-        members.entry(&attached.uplink).or_default().push(Member { index, name: attached.name(), netns });
+    for served in all.iter().filter(|served| served.attachment.is_short()) {
+        let (index, netns) = (served.index, served.attachment.netns.clone());
+        members.entry(&served.uplink).or_default().push(Member { index, name: served.name(), netns });
     }
     members
 }
@@ -31,17 +31,17 @@ impl Watch {
     /// Takes the attachment's arriving frames from here on, where it asks for that.
     pub(in crate::node) fn begin_ingress(
         &mut self,
-        attached: &ServedAttachment,
-        served: &ServedAttachments,
+        served: &ServedAttachment,
+        all: &ServedAttachments,
         tables: &Tables,
     ) -> Result<(), NodeError> {
-        if !attached.attachment.is_short() {
+        if !served.attachment.is_short() {
             return Ok(());
         }
-        let (name, uplink) = (attached.name(), &attached.uplink);
-        self.try_begin_ingress(attached, served, tables)
+        let (name, uplink) = (served.name(), &served.uplink);
+        self.try_begin_ingress(served, all, tables)
             .map_err(|error| NodeError::precondition("attachment.ingress", &error))?;
-        if tables.attachment(attached.index).is_some_and(|tables| tables.delivery().is_some()) {
+        if tables.attachment(served.index).is_some_and(|tables| tables.delivery().is_some()) {
             info!(
                 attachment = name,
                 uplink, "ingress fast path: UDP out of the overlay goes past the node's stack and rules"
@@ -54,26 +54,26 @@ impl Watch {
 
     fn try_begin_ingress(
         &mut self,
-        attached: &ServedAttachment,
-        served: &ServedAttachments,
+        served: &ServedAttachment,
+        all: &ServedAttachments,
         tables: &Tables,
     ) -> Result<(), IngressError> {
-        let (index, uplink) = (attached.index, &attached.uplink);
+        let (index, uplink) = (served.index, &served.uplink);
         if let Some(of_attachment) = tables.attachment(index) {
-            check_host_end(&attached.attachment.netns, of_attachment)?;
+            check_host_end(&served.attachment.netns, of_attachment)?;
         }
-        conflict(index, &members(served).remove(uplink.as_str()).unwrap_or_default(), tables)?;
+        conflict(index, &members(all).remove(uplink.as_str()).unwrap_or_default(), tables)?;
         if !self.ingress.contains_key(uplink) {
             self.ingress.insert(uplink.clone(), Uplink::load()?);
         }
         if let Some(program) = self.ingress.get(uplink) {
             program.begin(index)?;
         }
-        self.set_members(served, tables)
+        self.set_members(all, tables)
     }
 
-    fn set_members(&mut self, served: &ServedAttachments, tables: &Tables) -> Result<(), IngressError> {
-        let (members, mut failed) = (members(served), None);
+    fn set_members(&mut self, all: &ServedAttachments, tables: &Tables) -> Result<(), IngressError> {
+        let (members, mut failed) = (members(all), None);
         let mut found = BTreeSet::new();
         // Without attachments a program goes, and what it holds with it.
         self.ingress.retain(|uplink, _| members.contains_key(uplink.as_str()));
@@ -93,17 +93,17 @@ impl Watch {
     }
 
     /// New tables, or an attachment less: other addresses, other devices.
-    pub(in crate::node) fn ingress_by_tables(&mut self, served: &ServedAttachments, tables: &Tables) {
+    pub(in crate::node) fn ingress_by_tables(&mut self, all: &ServedAttachments, tables: &Tables) {
         if self.ingress.is_empty() {
             return;
         }
-        if let Err(error) = self.set_members(served, tables) {
+        if let Err(error) = self.set_members(all, tables) {
             self.warn(format!("ingress fast path: {error}"));
         }
     }
 
     /// Puts each program back that was removed from its uplink, or that another program was put in front of.
-    pub(in crate::node) fn look_at_ingress(&mut self, served: &ServedAttachments) {
+    pub(in crate::node) fn look_at_ingress(&mut self, all: &ServedAttachments) {
         for (uplink, program) in &mut self.ingress {
             match program.look() {
                 Ok(false) => {}
@@ -113,9 +113,9 @@ impl Watch {
                         "the ingress fast path's program was removed from the uplink, or another program was put in front; it \
                          is in front again, and frames that arrived meanwhile took the kernel's path"
                     );
-                    let concerned = served.iter().filter(|a| a.uplink == *uplink && a.attachment.is_short());
-                    for attached in concerned {
-                        count(&attached.stats.ingress_reattached);
+                    let concerned = all.iter().filter(|a| a.uplink == *uplink && a.attachment.is_short());
+                    for served in concerned {
+                        count(&served.stats.ingress_reattached);
                     }
                 }
                 Err(error) => {

@@ -12,8 +12,8 @@ use crate::tables::news::{AnsweredRoute, Event};
 impl TablesState {
     /// See [`crate::tables::Manager::ask_route`]. A kernel that does not answer is asked again with the flow's next frame.
     pub(crate) fn ask_route(&mut self, worker: u64, flow: &Flow) {
-        let Some(attached) = self.attached.get(&flow.attachment.0) else { return };
-        let Some(pod) = self.pods.get_mut(&attached.attachment.netns) else { return };
+        let Some(tracked) = self.tracked.get(&flow.attachment.0) else { return };
+        let Some(pod) = self.pods.get_mut(&tracked.attachment.netns) else { return };
         let question = Question {
             destination: flow.destination.to_canonical(),
             source: flow.bound,
@@ -28,7 +28,7 @@ impl TablesState {
         let reply = if is_kept { ask_connected(netlink, &question) } else { ask(netlink, &question) };
         let Ok(reply) = reply else { return };
         let answer = match reply {
-            Reply::Plain(answer) if answer.device == attached.interface_index => {
+            Reply::Plain(answer) if answer.device == tracked.interface_index => {
                 RouteAnswer::Interface(InterfaceRoute {
                     gateway: answer.gateway,
                     source: answer.source,

@@ -39,14 +39,14 @@ const EVERY_FAMILY: AskedFamilies = AskedFamilies { is_v4: true, is_v6: true };
 /// The tables of an attachment whose interface was found, and its overlay to show. `others`: the interfaces of the namespace's other
 /// attachments.
 pub(super) fn tables(
-    attached: &TrackedAttachment,
+    tracked: &TrackedAttachment,
     others: &[u32],
     pod: &Pod,
     node: &mut Space,
     uplinks: &mut Uplinks,
     inputs: Inputs<'_>,
 ) -> Result<(AttachmentTables, Option<OverlayState>), TablesError> {
-    let made = tables_now(attached, others, pod, node, uplinks, inputs)?;
+    let made = tables_now(tracked, others, pod, node, uplinks, inputs)?;
     // What the kernel says of its tunnel ends decides on the uplink's routes, and which peers are left to the kernel.
     let Some(tunnel) = made.0.overlay().tunnel() else { return Ok(made) };
     let (local, port) = (tunnel.local, tunnel.port);
@@ -54,12 +54,12 @@ pub(super) fn tables(
     if !node.ask_ends(ends)? {
         return Ok(made);
     }
-    tables_now(attached, others, pod, node, uplinks, inputs)
+    tables_now(tracked, others, pod, node, uplinks, inputs)
 }
 
 /// [`tables`] by what is known of the node now.
 fn tables_now(
-    attached: &TrackedAttachment,
+    tracked: &TrackedAttachment,
     others: &[u32],
     pod: &Pod,
     node: &Space,
@@ -67,21 +67,20 @@ fn tables_now(
     inputs: Inputs<'_>,
 ) -> Result<(AttachmentTables, Option<OverlayState>), TablesError> {
     let (inside, host) = (&pod.space.snapshot, &node.snapshot);
-    let mut link = inside.link(attached.interface_index, attached.interface_port).ok_or_else(|| {
-        TablesError::Device {
+    let mut link =
+        inside.link(tracked.interface_index, tracked.interface_port).ok_or_else(|| TablesError::Device {
             field: "interface",
-            device: attached.interface.clone(),
-            place: attached.attachment.netns.display().to_string(),
-        }
-    })?;
-    let withheld = given::withhold(attached, &mut link);
+            device: tracked.interface.clone(),
+            place: tracked.attachment.netns.display().to_string(),
+        })?;
+    let withheld = given::withhold(tracked, &mut link);
     let path_mtus = except(&mut link, inside);
-    let filtered = inside.filter.destinations(&attached.interface, &link.addresses);
-    let vxlan = attached.attachment.overlay.routed();
-    let mut state = vxlan.map(|vxlan| state::routed(vxlan, inputs, host, &attached.uplink, &link.addresses));
-    let mut segment = attached.attachment.overlay.bridged().cloned();
-    if let Some(from) = attached.attachment.overlay.bridged_from() {
-        let of_segment = state::segment(from, inputs.learner, host, &attached.uplink);
+    let filtered = inside.filter.destinations(&tracked.interface, &link.addresses);
+    let vxlan = tracked.attachment.overlay.routed();
+    let mut state = vxlan.map(|vxlan| state::routed(vxlan, inputs, host, &tracked.uplink, &link.addresses));
+    let mut segment = tracked.attachment.overlay.bridged().cloned();
+    if let Some(from) = tracked.attachment.overlay.bridged_from() {
+        let of_segment = state::segment(from, inputs.learner, host, &tracked.uplink);
         segment = state::bridged(from, &of_segment, inputs.learner, host)?;
         state = Some(of_segment);
     }
@@ -95,24 +94,24 @@ fn tables_now(
         (None, Some(state)) if vxlan.is_some() => (state::tables(state, host)?, Arrival::routed(state, host)),
         (None, _) => (Overlay::None, None),
     };
-    check_segment(&overlay, attached, host, inputs.policies)?;
+    check_segment(&overlay, tracked, host, inputs.policies)?;
     let left = state.iter().flat_map(|state| &state.peers).filter(|peer| peer.left.is_some());
     // The kernel knows better: `not_allowed`. It stands before the pod's own route for the same prefix.
     let left = left.map(|peer| Route { prefix: peer.prefix, via: Via::Elsewhere, source: None });
     link.routes.splice(0..0, left.collect::<Vec<_>>());
-    let uplink = uplink(attached, node, uplinks, is_away, &overlay)?;
-    let forwarding = forwarding::forwarding(attached, &link, host, inputs.policies);
-    let device = inside.devices.get(&attached.interface_index);
+    let uplink = uplink(tracked, node, uplinks, is_away, &overlay)?;
+    let forwarding = forwarding::forwarding(tracked, &link, host, inputs.policies);
+    let device = inside.devices.get(&tracked.interface_index);
     let (is_up, hop_limit) = device.map_or((false, None), |device| (device.up, device.hop_limit_v6));
     let tables = AttachmentTables::new(
         LinkTable::new(link)?.with_state(is_up).with_hop_limit_v6(hop_limit).with_path_mtus(path_mtus),
         uplink,
         overlay,
-        attached.attachment.allowed(),
+        tracked.attachment.allowed(),
     )?;
     let tables = tables
         .with_own(inside.own())?
-        .with_vlan(attached.attachment.tag)?
+        .with_vlan(tracked.attachment.tag)?
         .with_routes_of_others(inside.routes_by(others))
         .with_local(inside.local())?
         .with_filtered(filtered)?
@@ -121,20 +120,20 @@ fn tables_now(
         || inside.is_asked()
         || tables.interface().routes().any(|route| route.via == Via::Asked);
     let tables = tables.with_answers_of(if is_asked { pod.space.answers } else { 0 });
-    let arrival = arrival.filter(|_| attached.attachment.is_short());
+    let arrival = arrival.filter(|_| tracked.attachment.is_short());
     let delivery =
-        arrival.and_then(|of| delivery::of(of, (attached.interface_index, pod.number), &tables, host));
+        arrival.and_then(|of| delivery::of(of, (tracked.interface_index, pod.number), &tables, host));
     let tables = tables.delivered(delivery);
     let tables = match withheld {
         Some(withheld) => tables.withholding(withheld)?,
         None => tables,
     };
     let tables = tables.forwarded(forwarding)?;
-    let unrouted = forwarding::unrouted(attached, &tables, host);
+    let unrouted = forwarding::unrouted(tracked, &tables, host);
     let tables = tables.with_left_to_kernel(unrouted)?;
     let tables = tables.naming(
-        attached.attachment.destination_macs.clone(),
-        attached.attachment.ethernet == Ethernet::Listed,
+        tracked.attachment.destination_macs.clone(),
+        tracked.attachment.ethernet == Ethernet::Listed,
     )?;
     Ok((tables, state))
 }
@@ -150,13 +149,13 @@ fn except(link: &mut Link, inside: &Snapshot) -> Vec<(IpPrefix, u32)> {
 /// A segment has one path only: when the kernel would encrypt a part of it, all of it is the kernel's.
 fn check_segment(
     overlay: &Overlay,
-    attached: &TrackedAttachment,
+    tracked: &TrackedAttachment,
     host: &Snapshot,
     policies: Option<&Policies>,
 ) -> Result<(), TablesError> {
     let (Overlay::VxlanBridged(segment), Some(policies)) = (overlay, policies) else { return Ok(()) };
     let underlay =
-        Underlay::new(host, policies, &attached.uplink, segment.tunnel().local, segment.tunnel().port);
+        Underlay::new(host, policies, &tracked.uplink, segment.tunnel().local, segment.tunnel().port);
     let ends: HashSet<IpAddr> = overlay.ends().collect();
     ends.into_iter()
         .find_map(|end| underlay.why_left(end))
@@ -184,30 +183,30 @@ pub(in crate::tables) fn check_devices(
 
 /// The uplink's table: that of all its attachments, but where it is too large.
 fn uplink(
-    attached: &TrackedAttachment,
+    tracked: &TrackedAttachment,
     node: &Space,
     uplinks: &mut Uplinks,
     is_away: bool,
     overlay: &Overlay,
 ) -> Result<Arc<LinkTable>, TableError> {
     let host = &node.snapshot;
-    let found = host.device(&attached.uplink).filter(|(_, device)| device.mac.is_some() && !is_away);
-    let Some((index, _)) = found else { return LinkTable::new(unplugged(attached)).map(Arc::new) };
+    let found = host.device(&tracked.uplink).filter(|(_, device)| device.mac.is_some() && !is_away);
+    let Some((index, _)) = found else { return LinkTable::new(unplugged(tracked)).map(Arc::new) };
     let link = || {
-        let link = host.link(index, attached.uplink_port).unwrap_or_else(|| unplugged(attached));
-        straight(link, attached, host)
+        let link = host.link(index, tracked.uplink_port).unwrap_or_else(|| unplugged(tracked));
+        straight(link, tracked, host)
     };
     if host.routing.main.len() + host.ends.len() > ROUTES_MAX
         || host.neighbours_of(index).count() > NEIGHBOURS_MAX
     {
         return LinkTable::new(for_tunnel_ends(link(), overlay)).map(Arc::new);
     }
-    uplinks.of(attached, node.revision, link)
+    uplinks.of(tracked, node.revision, link)
 }
 
 /// The uplink without what leads to tunnel devices instead, where the attachment wants that skipped.
-fn straight(mut uplink: Link, attached: &TrackedAttachment, host: &Snapshot) -> Link {
-    if attached.attachment.allow_policy_bypass {
+fn straight(mut uplink: Link, tracked: &TrackedAttachment, host: &Snapshot) -> Link {
+    if tracked.attachment.allow_policy_bypass {
         let tunnelled: HashSet<_> = host.tunnelled().collect();
         uplink.routes.retain(|route| !tunnelled.contains(&route.prefix));
     }
@@ -239,9 +238,9 @@ fn gateway(route: &Route) -> Option<IpAddr> {
 }
 
 /// The uplink while its device is away: no routes, so nothing leaves by it (`no_route`).
-fn unplugged(attached: &TrackedAttachment) -> Link {
+fn unplugged(tracked: &TrackedAttachment) -> Link {
     Link {
-        port: attached.uplink_port,
+        port: tracked.uplink_port,
         if_index: 0,
         mac: MacAddress([0; 6]),
         mtu: 1500,

@@ -45,19 +45,19 @@ impl Filter {
     }
 
     /// Whether the node's rules may matter for an attachment.
-    pub(super) fn concerns(attached: &TrackedAttachment, tables: &AttachmentTables) -> bool {
-        !attached.attachment.allow_policy_bypass && policy::is_past_the_kernel(tables)
+    pub(super) fn concerns(tracked: &TrackedAttachment, tables: &AttachmentTables) -> bool {
+        !tracked.attachment.allow_policy_bypass && policy::is_past_the_kernel(tables)
     }
 
     /// Returns `tables` without the destinations that rules name.
     pub(super) fn apply(
         &mut self,
-        attached: &TrackedAttachment,
+        tracked: &TrackedAttachment,
         tables: AttachmentTables,
     ) -> Result<AttachmentTables, TableError> {
-        let index = attached.index.0;
-        let tables = attached.restriction.apply(tables)?;
-        if self.rules.is_empty() || !Self::concerns(attached, &tables) {
+        let index = tracked.index.0;
+        let tables = tracked.restriction.apply(tables)?;
+        if self.rules.is_empty() || !Self::concerns(tracked, &tables) {
             self.found.remove(&index);
             return Ok(tables);
         }

@@ -17,16 +17,16 @@ use crate::tables::tracked::TrackedAttachment;
 /// What the node forwards for the pod with this interface: nothing for those on an overlay or behind a virtual switch, and
 /// nothing where the node may encrypt what it forwards.
 pub(super) fn forwarding(
-    attached: &TrackedAttachment,
+    tracked: &TrackedAttachment,
     interface: &Link,
     host: &Snapshot,
     policies: Option<&Policies>,
 ) -> Forwarding {
     let is_protected =
-        !attached.attachment.allow_policy_bypass && policies.is_some_and(Policies::protect_anything);
-    let has_overlay = !attached.attachment.overlay.is_none();
+        !tracked.attachment.allow_policy_bypass && policies.is_some_and(Policies::protect_anything);
+    let has_overlay = !tracked.attachment.overlay.is_none();
     // What a virtual switch carries does not pass the node's own routing.
-    if has_overlay || is_protected || attached.attachment.egress.is_vhost_user() {
+    if has_overlay || is_protected || tracked.attachment.egress.is_vhost_user() {
         return Forwarding::default();
     }
     let gateways = interface.routes.iter().filter_map(|route| match route.via {
@@ -57,12 +57,12 @@ pub(super) fn forwarding(
 /// Allowed destinations that nothing leads to while the uplink is down or away, of a pod that the node forwards for. By the pod's
 /// interface such frames would end in the node's stack, and count as sent: they are the kernel's, and count as that.
 pub(super) fn unrouted(
-    attached: &TrackedAttachment,
+    tracked: &TrackedAttachment,
     tables: &AttachmentTables,
     host: &Snapshot,
 ) -> Vec<IpPrefix> {
     let node = tables.forwarding();
-    let is_up = host.device(&attached.uplink).is_some_and(|(_, device)| device.up);
+    let is_up = host.device(&tracked.uplink).is_some_and(|(_, device)| device.up);
     if is_up || !(node.is_v4 || node.is_v6) {
         return Vec::new();
     }

@@ -20,14 +20,14 @@ use crate::tables::tracked::TrackedAttachment;
 const NAMED_MAX: usize = 4;
 
 /// Takes the addresses out of `link` that are not given; these. `None`: the interface is believed.
-pub(super) fn withhold(attached: &TrackedAttachment, link: &mut Link) -> Option<Vec<IpAddr>> {
-    if attached.addresses == Given::Interface {
+pub(super) fn withhold(tracked: &TrackedAttachment, link: &mut Link) -> Option<Vec<IpAddr>> {
+    if tracked.addresses == Given::Interface {
         return None;
     }
-    let is_segment = attached.attachment.overlay.is_segment();
+    let is_segment = tracked.attachment.overlay.is_segment();
     let (own, mac) = (std::mem::take(&mut link.addresses), link.mac);
     let (given, withheld): (Vec<_>, Vec<_>) =
-        own.into_iter().partition(|(address, _)| is_given(&attached.addresses, *address, mac, is_segment));
+        own.into_iter().partition(|(address, _)| is_given(&tracked.addresses, *address, mac, is_segment));
     link.addresses = given;
     Some(withheld.into_iter().map(|(address, _)| address).collect())
 }
@@ -56,18 +56,18 @@ fn from_mac(mac: MacAddress) -> Ipv6Addr {
 
 /// What is given to an attachment; where nothing was said, what the interface has now. In the daemon's own namespace the
 /// interface is believed: its addresses are the node's own.
-pub(super) fn settled(attached: &TrackedAttachment, pod: &Snapshot, namespace: Identity) -> Given {
-    if attached.addresses != Given::AtAttachment {
-        return attached.addresses.clone();
+pub(super) fn settled(tracked: &TrackedAttachment, pod: &Snapshot, namespace: Identity) -> Given {
+    if tracked.addresses != Given::AtAttachment {
+        return tracked.addresses.clone();
     }
     match Identity::of(Path::new("/proc/thread-self/ns/net")) {
         Ok(own) if own == namespace => Given::Interface,
-        _ => Given::found(pod.addresses_of(attached.interface_index)),
+        _ => Given::found(pod.addresses_of(tracked.interface_index)),
     }
 }
 
 /// The warning about addresses of an attachment's interface that are not given; `None`: there are none.
-pub(super) fn warning(attached: &TrackedAttachment, tables: &AttachmentTables) -> Option<String> {
+pub(super) fn warning(tracked: &TrackedAttachment, tables: &AttachmentTables) -> Option<String> {
     let withheld = tables.withheld();
     if withheld.is_empty() {
         return None;
@@ -77,7 +77,7 @@ pub(super) fn warning(attached: &TrackedAttachment, tables: &AttachmentTables) -
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let (place, shown) = (attached.place(), shown.join(", "));
+    let (place, shown) = (tracked.place(), shown.join(", "));
     Some(format!(
         "{place}: {shown}{more}: not given to the attachment; KTSN sends nothing from there (not_allowed) and delivers \
          nothing to it; name it in `addresses`, or take it off"

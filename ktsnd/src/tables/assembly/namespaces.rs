@@ -81,7 +81,7 @@ impl TablesState {
             }
         };
         if is_other {
-            self.rebuild(|attached| attached.attachment.netns == path);
+            self.rebuild(|tracked| tracked.attachment.netns == path);
         }
         // What follows from its changes is its cost, too.
         let cost = cost + begun.elapsed();

@@ -17,13 +17,13 @@ const WANTED_MAX: usize = 64;
 impl TablesState {
     /// See [`crate::tables::Manager::ensure_neighbour`].
     pub(crate) fn ensure_neighbour(&mut self, index: AttachmentIndex, next_hop: NextHop) {
-        let Some(attached) = self.attached.get_mut(&index.0) else { return };
+        let Some(tracked) = self.tracked.get_mut(&index.0) else { return };
         let wanted = (next_hop.side, next_hop.address);
-        if !attached.wanted.contains(&wanted) {
-            if attached.wanted.len() >= WANTED_MAX {
-                attached.wanted.pop_front();
+        if !tracked.wanted.contains(&wanted) {
+            if tracked.wanted.len() >= WANTED_MAX {
+                tracked.wanted.pop_front();
             }
-            attached.wanted.push_back(wanted);
+            tracked.wanted.push_back(wanted);
         }
         self.ask(index, &[wanted]);
     }
@@ -32,26 +32,26 @@ impl TablesState {
     pub(crate) fn probe(&mut self) {
         if self.overlays.is_due() {
             self.learn();
-            self.rebuild(|attached| attached.attachment.overlay.routed().is_some());
+            self.rebuild(|tracked| tracked.attachment.overlay.routed().is_some());
         }
         for (device, gateway) in self.overlays.gateways(&self.host.snapshot) {
             if let Err(error) = self.host.ask(device, gateway) {
                 (self.report)(Event::Warning(format!("neighbour {gateway}: {error}")));
             }
         }
-        for attached in self.attached.values_mut() {
-            attached.tell(&*self.report);
+        for tracked in self.tracked.values_mut() {
+            tracked.tell(&*self.report);
         }
-        let all: Vec<AttachmentIndex> = self.attached.keys().copied().map(AttachmentIndex).collect();
+        let all: Vec<AttachmentIndex> = self.tracked.keys().copied().map(AttachmentIndex).collect();
         for index in all {
             self.probe_for(index);
         }
     }
 
     pub(super) fn probe_for(&mut self, index: AttachmentIndex) {
-        let Some(attached) = self.attached.get(&index.0) else { return };
-        let mut hops = attached.tables.as_deref().map(attachment::next_hops).unwrap_or_default();
-        hops.extend(&attached.wanted);
+        let Some(tracked) = self.tracked.get(&index.0) else { return };
+        let mut hops = tracked.tables.as_deref().map(attachment::next_hops).unwrap_or_default();
+        hops.extend(&tracked.wanted);
         hops.sort_unstable();
         hops.dedup();
         self.ask(index, &hops);
@@ -59,12 +59,12 @@ impl TablesState {
 
     /// One request for each of these that is not fresh.
     fn ask(&mut self, index: AttachmentIndex, hops: &[(Side, IpAddr)]) {
-        let Some(attached) = self.attached.get(&index.0) else { return };
-        let Some(pod) = self.pods.get_mut(&attached.attachment.netns) else { return };
-        let uplink = self.host.snapshot.device(&attached.uplink).map(|(index, _)| index);
+        let Some(tracked) = self.tracked.get(&index.0) else { return };
+        let Some(pod) = self.pods.get_mut(&tracked.attachment.netns) else { return };
+        let uplink = self.host.snapshot.device(&tracked.uplink).map(|(index, _)| index);
         for &(side, address) in hops {
             let (space, device) = match side {
-                Side::Interface => (&mut pod.space, Some(attached.interface_index)),
+                Side::Interface => (&mut pod.space, Some(tracked.interface_index)),
                 Side::Uplink => (&mut self.host, uplink),
             };
             let Some(device) = device.filter(|device| !space.snapshot.is_fresh(*device, address)) else {

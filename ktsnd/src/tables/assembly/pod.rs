@@ -126,11 +126,11 @@ impl Pod {
     }
 
     /// Finds the number, where an attachment needs its host end found among the daemon's devices. It never changes.
-    pub(super) fn find_number(&mut self, attached: &TrackedAttachment, host: &mut Space) {
-        if attached.attachment.is_short() && self.number.is_none() {
+    pub(super) fn find_number(&mut self, tracked: &TrackedAttachment, host: &mut Space) {
+        if tracked.attachment.is_short() && self.number.is_none() {
             // A namespace that is gone is seen to elsewhere.
             self.number =
-                namespace_number(&mut host.socket.netlink, &attached.attachment.netns).ok().flatten();
+                namespace_number(&mut host.socket.netlink, &tracked.attachment.netns).ok().flatten();
         }
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct TablesState {
     pub(super) readings_count: u64,
     pub(super) read_sender: mpsc::UnboundedSender<Read>,
     pub(super) reads: mpsc::UnboundedReceiver<Read>,
-    pub(super) attached: BTreeMap<u16, TrackedAttachment>,
+    pub(super) tracked: BTreeMap<u16, TrackedAttachment>,
     pub(super) overlays: Overlays,
     policies: Policies,
     filter: Filter,
@@ -89,7 +89,7 @@ impl TablesState {
             readings_count: 0,
             read_sender,
             reads,
-            attached: BTreeMap::new(),
+            tracked: BTreeMap::new(),
             overlays: Overlays::default(),
             policies,
             filter: Filter::default(),
@@ -150,28 +150,28 @@ impl TablesState {
 
     /// Takes over what the node's snapshot shows of the devices that attachments learn from.
     pub(super) fn learn(&mut self) {
-        self.overlays.learn(self.attached.values(), &self.host.snapshot);
+        self.overlays.learn(self.tracked.values(), &self.host.snapshot);
     }
 
     /// See [`crate::tables::Manager::set_peers`].
     pub(crate) fn set_peers(&mut self, of: PeersOf, peers: Vec<VxlanPeer>) -> Vec<OverlayNews> {
         self.overlays.give(of, peers);
-        self.rebuild(|attached| attached.attachment.overlay.routed().is_some());
+        self.rebuild(|tracked| tracked.attachment.overlay.routed().is_some());
         self.overlays.shown()
     }
 
     /// Whether the node's packet filter may have a say about any attachment.
     pub(crate) fn wants_rules(&self) -> bool {
-        let concerns = |attached: &TrackedAttachment| {
-            attached.tables.as_ref().is_some_and(|of| Filter::concerns(attached, of))
+        let concerns = |tracked: &TrackedAttachment| {
+            tracked.tables.as_ref().is_some_and(|of| Filter::concerns(tracked, of))
         };
-        self.attached.values().any(concerns)
+        self.tracked.values().any(concerns)
     }
 
     /// The rules of the node's packet filter are others. `is_whole`: all of them could be read.
     pub(crate) fn set_rules(&mut self, rules: Arc<Vec<Rule>>, is_whole: bool) {
         self.filter.set(rules);
-        self.rebuild(|attached| !attached.attachment.allow_policy_bypass);
+        self.rebuild(|tracked| !tracked.attachment.allow_policy_bypass);
         if is_whole {
             (self.report)(Event::RulesRead);
         }
@@ -181,14 +181,14 @@ impl TablesState {
     pub(super) fn rebuild(&mut self, concerned: impl Fn(&TrackedAttachment) -> bool) {
         let (mut differs, mut ended) = (false, Vec::new());
         let interfaces = self.interfaces();
-        let mut all = std::mem::take(&mut self.attached);
-        for attached in all.values_mut().filter(|attached| concerned(attached)) {
-            match self.follow(attached, &interfaces) {
+        let mut all = std::mem::take(&mut self.tracked);
+        for tracked in all.values_mut().filter(|tracked| concerned(tracked)) {
+            match self.follow(tracked, &interfaces) {
                 Some(is_other) => differs |= is_other,
-                None => ended.push(attached.index),
+                None => ended.push(tracked.index),
             }
         }
-        self.attached = all;
+        self.tracked = all;
         if !ended.is_empty() {
             self.end(&ended);
         } else if differs {
@@ -197,74 +197,74 @@ impl TablesState {
     }
 
     /// Makes the tables of one attachment again; whether they are others now. `None`: its interface is gone.
-    fn follow(&mut self, attached: &mut TrackedAttachment, interfaces: &Interfaces) -> Option<bool> {
-        let inside = &self.pods.get(&attached.attachment.netns)?.space.snapshot;
-        let device = inside.devices.get(&attached.interface_index)?;
-        if device.name != attached.interface {
-            let (path, old) = (attached.attachment.netns.display(), &attached.interface);
-            if attached.log_limit.allows() {
+    fn follow(&mut self, tracked: &mut TrackedAttachment, interfaces: &Interfaces) -> Option<bool> {
+        let inside = &self.pods.get(&tracked.attachment.netns)?.space.snapshot;
+        let device = inside.devices.get(&tracked.interface_index)?;
+        if device.name != tracked.interface {
+            let (path, old) = (tracked.attachment.netns.display(), &tracked.interface);
+            if tracked.log_limit.allows() {
                 (self.report)(Event::Warning(format!("{path}: {old} is called {} now", device.name)));
             }
-            attached.interface.clone_from(&device.name);
+            tracked.interface.clone_from(&device.name);
         }
         let mut warning = None;
-        if self.host.snapshot.device(&attached.uplink).is_none() {
-            warning = Some(format!("uplink {}: no such device; nothing leaves by it", attached.uplink));
+        if self.host.snapshot.device(&tracked.uplink).is_none() {
+            warning = Some(format!("uplink {}: no such device; nothing leaves by it", tracked.uplink));
         }
-        warning = warning.or_else(|| self.filter_fault(attached));
-        let assembled = self.assemble(attached, interfaces);
+        warning = warning.or_else(|| self.filter_fault(tracked));
+        let assembled = self.assemble(tracked, interfaces);
         let assembled =
             assembled.map_err(|error| warning = Some(format!("{error}; left to the kernel"))).ok();
-        attached.fault = warning;
-        attached.tell(&*self.report);
-        Some(self.accept(attached, assembled))
+        tracked.fault = warning;
+        tracked.tell(&*self.report);
+        Some(self.accept(tracked, assembled))
     }
 
     /// Why the rules of the pod's own packet filter are not known, where they are not.
-    fn filter_fault(&self, attached: &TrackedAttachment) -> Option<String> {
-        let fault = self.pods.get(&attached.attachment.netns)?.space.snapshot.filter.fault.as_ref()?;
+    fn filter_fault(&self, tracked: &TrackedAttachment) -> Option<String> {
+        let fault = self.pods.get(&tracked.attachment.netns)?.space.snapshot.filter.fault.as_ref()?;
         Some(format!(
             "{}: the packet filter of its namespace cannot be read: {fault}; its datagrams are left to the kernel (routing_rules)",
-            attached.place()
+            tracked.place()
         ))
     }
 
     /// The tables of an attachment. Attaching and every change make them by these steps.
     fn assemble(
         &mut self,
-        attached: &TrackedAttachment,
+        tracked: &TrackedAttachment,
         interfaces: &Interfaces,
     ) -> Result<Assembled, TablesError> {
-        let pod = self.pods.get_mut(&attached.attachment.netns).ok_or(TablesError::Ended)?;
+        let pod = self.pods.get_mut(&tracked.attachment.netns).ok_or(TablesError::Ended)?;
         if let Some(fault) = &pod.fault {
             return Err(TablesError::NotFollowed(fault.clone()));
         }
-        pod.find_number(attached, &mut self.host);
+        pod.find_number(tracked, &mut self.host);
         let all = interfaces.get(&pod.cookie).map_or(&[][..], Vec::as_slice);
         let others: Vec<u32> =
-            all.iter().copied().filter(|other| *other != attached.interface_index).collect();
-        let inputs = self.overlays.inputs(attached, &self.policies);
+            all.iter().copied().filter(|other| *other != tracked.interface_index).collect();
+        let inputs = self.overlays.inputs(tracked, &self.policies);
         let (tables, overlay) =
-            attachment::tables(attached, &others, pod, &mut self.host, &mut self.uplinks, inputs)?;
-        Ok((self.filter.apply(attached, tables)?, overlay))
+            attachment::tables(tracked, &others, pod, &mut self.host, &mut self.uplinks, inputs)?;
+        Ok((self.filter.apply(tracked, tables)?, overlay))
     }
 
     /// Puts what was assembled in force, `None`: nothing; shows what is new of it. Whether the tables are others now.
-    fn accept(&mut self, attached: &mut TrackedAttachment, assembled: Option<Assembled>) -> bool {
-        let (index, report) = (attached.index.0, &*self.report);
+    fn accept(&mut self, tracked: &mut TrackedAttachment, assembled: Option<Assembled>) -> bool {
+        let (index, report) = (tracked.index.0, &*self.report);
         let (tables, overlay) = assembled.unzip();
         self.overlays.show(index, overlay.flatten(), report);
-        self.filter.show(index, &attached.place(), report);
-        if !attached.has_warned_of_addresses
-            && let Some(text) = tables.as_ref().and_then(|tables| given::warning(attached, tables))
+        self.filter.show(index, &tracked.place(), report);
+        if !tracked.has_warned_of_addresses
+            && let Some(text) = tables.as_ref().and_then(|tables| given::warning(tracked, tables))
         {
             report(Event::Warning(text));
-            attached.has_warned_of_addresses = true;
+            tracked.has_warned_of_addresses = true;
         }
         // Equal ones stay the same value: two generations are compared by address first.
-        let is_other = tables.as_ref() != attached.tables.as_deref();
+        let is_other = tables.as_ref() != tracked.tables.as_deref();
         if is_other {
-            attached.tables = tables.map(Arc::new);
+            tracked.tables = tables.map(Arc::new);
         }
         is_other
     }
@@ -272,9 +272,9 @@ impl TablesState {
     /// The attached interfaces of each namespace.
     fn interfaces(&self) -> Interfaces {
         let mut interfaces = Interfaces::new();
-        for attached in self.attached.values() {
-            if let Some(pod) = self.pods.get(&attached.attachment.netns) {
-                interfaces.entry(pod.cookie).or_default().push(attached.interface_index);
+        for tracked in self.tracked.values() {
+            if let Some(pod) = self.pods.get(&tracked.attachment.netns) {
+                interfaces.entry(pod.cookie).or_default().push(tracked.interface_index);
             }
         }
         interfaces
@@ -287,19 +287,19 @@ impl TablesState {
     ) -> Option<Arc<Tables>> {
         let mut changed = BTreeSet::new();
         for (index, restriction) in restrictions {
-            if let Some(attached) = self.attached.get_mut(&index.0) {
-                attached.restriction = restriction;
+            if let Some(tracked) = self.tracked.get_mut(&index.0) {
+                tracked.restriction = restriction;
                 changed.insert(index);
             }
         }
-        self.rebuild(|attached| changed.contains(&attached.index));
+        self.rebuild(|tracked| changed.contains(&tracked.index));
         self.published.clone()
     }
 
     /// Forgets attachments that went away by themselves, and says so.
     fn end(&mut self, ended: &[AttachmentIndex]) {
         for index in ended {
-            self.attached.remove(&index.0);
+            self.tracked.remove(&index.0);
             self.overlays.forget(index.0);
             self.filter.forget(index.0);
         }
@@ -312,11 +312,11 @@ impl TablesState {
 
     /// Lets go of namespaces and forwarding tables that no attachment needs.
     fn release(&mut self) {
-        self.host.learnt = overlays::watched(self.attached.values());
+        self.host.learnt = overlays::watched(self.tracked.values());
         self.learn();
-        self.uplinks.keep(&self.attached.values());
+        self.uplinks.keep(&self.tracked.values());
         let needed: BTreeSet<&Path> =
-            self.attached.values().map(|attached| attached.attachment.netns.as_path()).collect();
+            self.tracked.values().map(|tracked| tracked.attachment.netns.as_path()).collect();
         self.pods.retain(|path, _| needed.contains(path.as_path()));
         if let Some(watch) = &mut self.watch {
             watch.set(self.pods.keys().map(PathBuf::as_path));
@@ -325,8 +325,8 @@ impl TablesState {
 
     /// Publishes the tables as they are now.
     fn publish(&mut self) -> Option<Arc<Tables>> {
-        let all = self.attached.keys().next_back().into_iter().flat_map(|last| 0..=*last);
-        let attachments = all.map(|index| self.attached.get(&index)?.tables.clone());
+        let all = self.tracked.keys().next_back().into_iter().flat_map(|last| 0..=*last);
+        let attachments = all.map(|index| self.tracked.get(&index)?.tables.clone());
         let tables = match &self.published {
             Some(before) => before.next(attachments.collect()),
             None => Tables::shared(1, attachments.collect()),
@@ -339,12 +339,12 @@ impl TablesState {
     }
 
     /// See [`crate::tables::Manager::add`].
-    pub(crate) fn add(&mut self, attached: TrackedAttachment, opened: Opened) -> Result<Added, TablesError> {
-        let index = attached.index.0;
-        let before = self.attached.remove(&index);
+    pub(crate) fn add(&mut self, tracked: TrackedAttachment, opened: Opened) -> Result<Added, TablesError> {
+        let index = tracked.index.0;
+        let before = self.tracked.remove(&index);
         self.overlays.forget(index);
         self.filter.forget(index);
-        let added = self.try_add(attached, opened);
+        let added = self.try_add(tracked, opened);
         self.release();
         if added.is_err() {
             // What was read on the way is the others' too.
@@ -356,40 +356,40 @@ impl TablesState {
         added
     }
 
-    fn try_add(&mut self, mut attached: TrackedAttachment, opened: Opened) -> Result<Added, TablesError> {
-        let (index, netns) = (attached.index, attached.attachment.netns.clone());
+    fn try_add(&mut self, mut tracked: TrackedAttachment, opened: Opened) -> Result<Added, TablesError> {
+        let (index, netns) = (tracked.index, tracked.attachment.netns.clone());
         self.look_at(&netns);
-        let learnt = overlays::watched(self.attached.values().chain([&attached]));
+        let learnt = overlays::watched(self.tracked.values().chain([&tracked]));
         let learns_more = learnt != self.host.learnt;
         self.host.learnt = learnt;
         self.host.socket.netlink.hints.forwarding |= learns_more;
         let host_changed = self.host.catch_up()? || learns_more;
-        self.overlays.learn(self.attached.values().chain([&attached]), &self.host.snapshot);
-        attachment::check_devices(&attached.attachment, &attached.uplink, &self.host.snapshot)?;
+        self.overlays.learn(self.tracked.values().chain([&tracked]), &self.host.snapshot);
+        attachment::check_devices(&tracked.attachment, &tracked.uplink, &self.host.snapshot)?;
         // A device that was made a moment ago is not in what was read before.
         let pod = self.hold(&netns, opened)?;
         let place = || netns.display().to_string();
-        let found = pod.space.snapshot.device(&attached.interface).filter(|(_, device)| device.mac.is_some());
+        let found = pod.space.snapshot.device(&tracked.interface).filter(|(_, device)| device.mac.is_some());
         let Some((interface_index, device)) = found else {
             return Err(TablesError::Device {
                 field: "interface",
-                device: attached.interface,
+                device: tracked.interface,
                 place: place(),
             });
         };
         let (netns_cookie, mtu) = (pod.cookie, device.mtu);
-        attached.interface_index = interface_index;
-        attached.addresses = given::settled(&attached, &pod.space.snapshot, pod.identity);
+        tracked.interface_index = interface_index;
+        tracked.addresses = given::settled(&tracked, &pod.space.snapshot, pod.identity);
         let interfaces = self.interfaces();
         if interfaces.get(&netns_cookie).is_some_and(|all| all.contains(&interface_index)) {
-            return Err(TablesError::Attached { device: attached.interface, place: place() });
+            return Err(TablesError::Attached { device: tracked.interface, place: place() });
         }
-        let assembled = self.assemble(&attached, &interfaces)?;
-        attached.fault = self.filter_fault(&attached);
-        attached.tell(&*self.report);
-        self.accept(&mut attached, Some(assembled));
-        let addresses = attached.addresses.clone();
-        self.attached.insert(index.0, attached);
+        let assembled = self.assemble(&tracked, &interfaces)?;
+        tracked.fault = self.filter_fault(&tracked);
+        tracked.tell(&*self.report);
+        self.accept(&mut tracked, Some(assembled));
+        let addresses = tracked.addresses.clone();
+        self.tracked.insert(index.0, tracked);
         // Those of this namespace yield to it. What else the host's refresh above changed need not be waited for: many
         // attachments come one after the other, each with a device of its own.
         self.is_stale |= host_changed;
@@ -402,7 +402,7 @@ impl TablesState {
 
     /// See [`crate::tables::Manager::remove`].
     pub(crate) fn remove(&mut self, index: AttachmentIndex) {
-        let Some(gone) = self.attached.remove(&index.0) else { return };
+        let Some(gone) = self.tracked.remove(&index.0) else { return };
         self.overlays.forget(index.0);
         self.filter.forget(index.0);
         // What led to its interface leads to no attachment now.
@@ -433,8 +433,7 @@ impl TablesState {
         if gone.is_empty() {
             return;
         }
-        let concerned =
-            self.attached.iter().filter(|(_, attached)| gone.contains(&attached.attachment.netns));
+        let concerned = self.tracked.iter().filter(|(_, tracked)| gone.contains(&tracked.attachment.netns));
         let ended: Vec<AttachmentIndex> = concerned.map(|(index, _)| AttachmentIndex(*index)).collect();
         // First of all: an open socket keeps the namespace and its devices alive.
         self.pods.retain(|path, _| !gone.contains(path));

@@ -20,15 +20,15 @@ type Key = (String, u16, bool);
 pub(super) struct Uplinks(BTreeMap<Key, (u64, Arc<LinkTable>)>);
 
 impl Uplinks {
-    /// The table of the uplink of `attached`, made from `link` where the one of this revision is not there yet. Equal ones stay the
+    /// The table of the uplink of `tracked`, made from `link` where the one of this revision is not there yet. Equal ones stay the
     /// same value.
     pub(super) fn of(
         &mut self,
-        attached: &TrackedAttachment,
+        tracked: &TrackedAttachment,
         revision: u64,
         link: impl FnOnce() -> Link,
     ) -> Result<Arc<LinkTable>, TableError> {
-        let key = (attached.uplink.clone(), attached.uplink_port.0, attached.attachment.allow_policy_bypass);
+        let key = (tracked.uplink.clone(), tracked.uplink_port.0, tracked.attachment.allow_policy_bypass);
         match self.0.entry(key) {
             Entry::Vacant(place) => {
                 let table = Arc::new(LinkTable::new(link())?);
@@ -50,6 +50,6 @@ impl Uplinks {
 
     /// Forgets uplinks that none of these uses.
     pub(super) fn keep<'a>(&mut self, attachments: &(impl Iterator<Item = &'a TrackedAttachment> + Clone)) {
-        self.0.retain(|(uplink, ..), _| attachments.clone().any(|attached| attached.uplink == *uplink));
+        self.0.retain(|(uplink, ..), _| attachments.clone().any(|tracked| tracked.uplink == *uplink));
     }
 }

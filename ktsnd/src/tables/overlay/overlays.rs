@@ -59,19 +59,19 @@ impl Overlays {
         self.learners.values().any(|learner| learner.is_due(Instant::now()))
     }
 
-    /// What is known of the overlay of `attached`.
-    pub(crate) fn inputs<'a>(&'a self, attached: &TrackedAttachment, policies: &'a Policies) -> Inputs<'a> {
-        let policies = (!attached.attachment.allow_policy_bypass).then_some(policies);
-        let Some(vxlan) = attached.attachment.overlay.routed() else {
+    /// What is known of the overlay of `tracked`.
+    pub(crate) fn inputs<'a>(&'a self, tracked: &TrackedAttachment, policies: &'a Policies) -> Inputs<'a> {
+        let policies = (!tracked.attachment.allow_policy_bypass).then_some(policies);
+        let Some(vxlan) = tracked.attachment.overlay.routed() else {
             let learner =
-                attached.attachment.overlay.bridged_from().and_then(|from| self.learners.get(&from.device));
+                tracked.attachment.overlay.bridged_from().and_then(|from| self.learners.get(&from.device));
             return Inputs { policies, learner, ..Inputs::default() };
         };
         let learner = vxlan.is_learnt.then(|| self.learners.get(&vxlan.device)).flatten();
         let vni = vxlan.vni.or_else(|| Some(learner?.device()?.vni));
         let list = |of: PeersOf| self.given.get(&of).map_or(&[][..], Vec::as_slice);
         let given =
-            [list(PeersOf::Attachment(attached.index)), vni.map_or(&[], |vni| list(PeersOf::Vni(vni)))];
+            [list(PeersOf::Attachment(tracked.index)), vni.map_or(&[], |vni| list(PeersOf::Vni(vni)))];
         Inputs { given, learner, policies }
     }
 
@@ -203,21 +203,21 @@ fn left(state: &OverlayState) -> Option<String> {
 pub(crate) fn watched<'a>(
     attachments: impl Iterator<Item = &'a TrackedAttachment> + Clone,
 ) -> BTreeSet<String> {
-    let short = attachments.clone().filter(|attached| attached.attachment.is_short());
-    let short = short.filter_map(|attached| Some(attached.attachment.overlay.routed()?.device.clone()));
+    let short = attachments.clone().filter(|tracked| tracked.attachment.is_short());
+    let short = short.filter_map(|tracked| Some(tracked.attachment.overlay.routed()?.device.clone()));
     names(attachments).into_iter().chain(short).collect()
 }
 
 /// The devices that `attachments` learn from.
 fn names<'a>(attachments: impl Iterator<Item = &'a TrackedAttachment>) -> BTreeSet<String> {
-    let name = |attached: &TrackedAttachment| {
-        let routed = attached
+    let name = |tracked: &TrackedAttachment| {
+        let routed = tracked
             .attachment
             .overlay
             .routed()
             .filter(|overlay| overlay.is_learnt)
             .map(|overlay| &overlay.device);
-        routed.or(attached.attachment.overlay.bridged_from().map(|from| &from.device)).cloned()
+        routed.or(tracked.attachment.overlay.bridged_from().map(|from| &from.device)).cloned()
     };
     attachments.filter_map(name).collect()
 }
