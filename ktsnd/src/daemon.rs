@@ -21,7 +21,7 @@ use crate::margins::MarginCache;
 use crate::metrics::Server;
 use crate::node::intent::Intent;
 use crate::node::workers::Workers;
-use crate::node::{Event, Mailbox, Node, NodeRequest};
+use crate::node::{Event, EventQueue, Node, NodeRequest};
 use crate::run_dir::{RunDir, take_over};
 use crate::supervise::{CONTROL, Supervisor, Watched};
 use crate::tables;
@@ -96,7 +96,7 @@ async fn serve(
     stop: oneshot::Receiver<()>,
 ) -> anyhow::Result<()> {
     let lock = run_dir.lock();
-    let (event_sender, events) = Mailbox::new();
+    let (event_sender, events) = EventQueue::new();
     let (request_sender, requests) = mpsc::channel(64);
     let control_socket = run_dir.control_socket();
     let (kept, notes) = run_dir.load()?;

@@ -6,8 +6,8 @@
 
 mod answer;
 mod attach;
+mod events;
 pub(crate) mod intent;
-mod mailbox;
 mod opening;
 mod policies;
 pub(crate) mod ports;
@@ -32,8 +32,8 @@ use crate::clients::{Directory, RegistrarHandle, ServedAttachment};
 use crate::limits;
 use crate::tables;
 use crate::worker::{Command, Returned, RouteNews};
+pub(crate) use events::{Event, EventQueue, EventSender};
 use intent::Intent;
-pub(crate) use mailbox::{Event, EventSender, Mailbox};
 use ports::Ports;
 pub use request::{NodeError, NodeRequest};
 use served::ServedAttachments;
@@ -92,7 +92,7 @@ impl Node {
     pub(crate) async fn run(
         &mut self,
         mut requests: mpsc::Receiver<NodeRequest>,
-        mut events: Mailbox,
+        mut events: EventQueue,
         mut stop: oneshot::Receiver<()>,
     ) {
         let mut poll = tokio::time::interval(LOOK);

@@ -137,7 +137,7 @@ impl Node {
         let mut added =
             self.manager.add(tracked).await.map_err(|error| NodeError::precondition("attachment", &error))?;
         done.push(Step::Tables);
-        self.check_rules(&attachment, is_saved, index, &mut added).await?;
+        self.close_or_refuse_by_rules(&attachment, is_saved, index, &mut added).await?;
         let loaded = supervise::kernel("to load a program", || load(index, &attachment, &added))
             .map_err(|error| NodeError::precondition("attachment.capture", &error))?;
         attachment.give(added.addresses.clone());

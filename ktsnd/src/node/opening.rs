@@ -13,7 +13,7 @@ use ktsn_sched::{TimeAware, TimeAwareOptions};
 use ktsn_time::Nanos;
 use tracing::warn;
 
-use super::mailbox::Event;
+use super::events::Event;
 use super::ports::{Backend, Inside, OpenPort, UplinkKeeper, UplinkNews, UplinkState, open_uplink, speed_of};
 use super::{Node, NodeError};
 use crate::config::Attachment;

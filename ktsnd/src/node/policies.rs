@@ -24,7 +24,7 @@ impl Node {
     ///
     /// # Errors
     /// `Precondition` where a rule is about datagrams that KTSN would send or deliver past it, or rules cannot be read.
-    pub(super) async fn check_rules(
+    pub(super) async fn close_or_refuse_by_rules(
         &mut self,
         attachment: &Attachment,
         is_saved: bool,

@@ -15,7 +15,7 @@ use std::time::Duration;
 use ktsn_port::{Device, link_info};
 use tracing::warn;
 
-use super::mailbox::{Event, EventSender};
+use super::events::{Event, EventSender};
 use crate::clock::{ClockView, Known};
 use crate::config::ClockSource;
 use crate::ingress::Uplink;

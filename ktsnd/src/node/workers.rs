@@ -14,7 +14,7 @@ use ktsn_resolve::{PortIndex, Tables};
 use tokio::sync::oneshot;
 use tracing::debug;
 
-use super::mailbox::EventSender;
+use super::events::EventSender;
 use super::request::NodeError;
 use crate::clients::Directory;
 use crate::config::Port as PortConfig;

@@ -18,7 +18,7 @@ use crate::clients::Directory;
 use crate::config::Port as PortConfig;
 use crate::cpus;
 use crate::limits;
-use crate::node::mailbox::{Event, EventSender};
+use crate::node::events::{Event, EventSender};
 use crate::queue::worker_to_thread;
 use crate::rehearsal::Rehearsal;
 use crate::stats::WorkerStats;
@@ -240,7 +240,7 @@ fn prepare(cpu: Option<u32>, priority: u32, device: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Mailbox;
+    use crate::node::EventQueue;
     use crate::worker::GateView;
     use ktsn_eventually::try_eventually;
     use ktsn_resolve::PortIndex;
@@ -258,7 +258,7 @@ mod tests {
     fn answers_do_not_wait_for_what_is_freed_before_them_but_a_closed_port_does() {
         let (mut worker, returned) = worker_to_thread(8).unwrap();
         let (freed, bin) = std::sync::mpsc::channel();
-        let (events, mut heard) = Mailbox::new();
+        let (events, mut heard) = EventQueue::new();
         let (close, closing) = std::sync::mpsc::channel();
         let directory = Directory::new(Arc::new(Tables::new(0, Vec::new()).unwrap()));
         let news = events.clone();
@@ -287,7 +287,7 @@ mod tests {
         frees.join().unwrap();
     }
 
-    fn soon(heard: &mut Mailbox) -> Option<Event> {
+    fn soon(heard: &mut EventQueue) -> Option<Event> {
         try_eventually(std::time::Duration::from_secs(10), || heard.take())
     }
 }

@@ -182,9 +182,9 @@ impl EventSender {
 
 /// The node's end.
 #[derive(Debug)]
-pub(crate) struct Mailbox(Arc<Shared>);
+pub(crate) struct EventQueue(Arc<Shared>);
 
-impl Mailbox {
+impl EventQueue {
     pub(crate) fn new() -> (EventSender, Self) {
         let shared = Arc::new(Shared::default());
         (EventSender(shared.clone()), Self(shared))
@@ -210,7 +210,7 @@ impl Mailbox {
     }
 }
 
-impl Drop for Mailbox {
+impl Drop for EventQueue {
     fn drop(&mut self) {
         let mut waiting = self.0.lock();
         *waiting = Waiting { is_over: true, ..Waiting::default() };
@@ -236,14 +236,14 @@ mod tests {
     /// A million of them while the node is busy: one for each next hop, and no more than there is room for.
     #[test]
     fn a_flood_of_missing_neighbours_is_remembered_once_for_each_and_bounded() {
-        let (sender, mut mailbox) = Mailbox::new();
+        let (sender, mut queue) = EventQueue::new();
         for i in 0..100_000 {
             sender.send(wanted(3, i % 7)).unwrap();
             sender.send(wanted(4, i)).unwrap();
         }
         sender.send(Event::Worker(1, Returned::Ended)).unwrap();
         let mut taken = Vec::new();
-        while let Some(event) = mailbox.take() {
+        while let Some(event) = queue.take() {
             taken.push(event);
         }
         assert!(matches!(taken.pop(), Some(Event::Worker(1, Returned::Ended))), "what counts is not lost");
@@ -256,12 +256,12 @@ mod tests {
         assert_eq!(of(3), 7);
         // Taken, it may be wanted again.
         sender.send(wanted(3, 1)).unwrap();
-        assert!(mailbox.take().is_some() && mailbox.is_empty());
+        assert!(queue.take().is_some() && queue.is_empty());
     }
 
     #[test]
     fn of_tables_the_latest_counts_and_hints_are_bounded() {
-        let (sender, mut mailbox) = Mailbox::new();
+        let (sender, mut queue) = EventQueue::new();
         let gone = || Event::Tables(tables::Event::NamespaceGone(AttachmentIndex(9)));
         for generation in 1..1000 {
             sender.send(tables(generation)).unwrap();
@@ -270,24 +270,24 @@ mod tests {
             sender.send(Event::Clock).unwrap();
         }
         sender.send(gone()).unwrap();
-        let first = mailbox.take();
+        let first = queue.take();
         assert!(
             matches!(&first, Some(Event::Tables(tables::Event::Tables(all))) if all.generation() == 999),
             "{first:?}"
         );
-        let rest: Vec<Event> = std::iter::from_fn(|| mailbox.take()).collect();
+        let rest: Vec<Event> = std::iter::from_fn(|| queue.take()).collect();
         assert_eq!(rest.len(), Bounded::Hints.most() + 3);
         assert!(matches!(rest.last(), Some(Event::Tables(tables::Event::NamespaceGone(_)))));
     }
 
     #[tokio::test]
     async fn who_waits_is_woken_and_a_node_that_is_gone_is_told() {
-        let (sender, mut mailbox) = Mailbox::new();
+        let (sender, mut queue) = EventQueue::new();
         let second = sender.clone();
         let sends = std::thread::spawn(move || second.send(Event::Clock));
-        assert!(matches!(mailbox.next().await, Event::Clock));
+        assert!(matches!(queue.next().await, Event::Clock));
         sends.join().unwrap().unwrap();
-        drop(mailbox);
+        drop(queue);
         assert_eq!(sender.send(Event::Clock), Err(NodeGone));
     }
 }
