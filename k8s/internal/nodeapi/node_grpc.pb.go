@@ -43,7 +43,8 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type NodeClient interface {
 	// Attaches a pod interface. ALREADY_EXISTS for a name in use with other contents; the same contents are accepted again.
-	// With check_only nothing changes, and the pod's namespace is not looked at: it need not exist yet.
+	// With check_only nothing changes, and the pod's namespace is not looked at: it need not exist yet. Kept over a restart: where
+	// that cannot be written it succeeds all the same, Health warns, and the write is tried again once a second.
 	Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (*AttachReply, error)
 	// Detaches by name. NOT_FOUND when there is none. Queued frames are dropped as `detached`.
 	Detach(ctx context.Context, in *DetachRequest, opts ...grpc.CallOption) (*DetachReply, error)
@@ -218,7 +219,8 @@ func (c *nodeClient) Version(ctx context.Context, in *VersionRequest, opts ...gr
 // for forward compatibility.
 type NodeServer interface {
 	// Attaches a pod interface. ALREADY_EXISTS for a name in use with other contents; the same contents are accepted again.
-	// With check_only nothing changes, and the pod's namespace is not looked at: it need not exist yet.
+	// With check_only nothing changes, and the pod's namespace is not looked at: it need not exist yet. Kept over a restart: where
+	// that cannot be written it succeeds all the same, Health warns, and the write is tried again once a second.
 	Attach(context.Context, *AttachRequest) (*AttachReply, error)
 	// Detaches by name. NOT_FOUND when there is none. Queued frames are dropped as `detached`.
 	Detach(context.Context, *DetachRequest) (*DetachReply, error)
