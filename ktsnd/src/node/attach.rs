@@ -15,6 +15,15 @@
 //! | `AttachmentPolicy` | the worker: what its frames may do |
 //! | `ServedAttachment` | the node and the registrar: it is served |
 //! | `KeptAttachment` | the state file's entry |
+//!
+//! Four ways lead to [`Node::attach`]:
+//!
+//! | from | called by | does the state file have it |
+//! |---|---|---|
+//! | the control API | `answer` | yes; where it cannot be written, `Attach` succeeds all the same and `Health` warns (`intent`) |
+//! | the configuration and `--attach` | `attach_configured` (`restore`) | no |
+//! | the state file, at the start | `restore` | yes |
+//! | the two ways before, again: it failed, or lost its interface | `retry_waiting` (`restore`) | as the first time |
 
 use std::sync::Arc;
 
