@@ -21,19 +21,7 @@ pub(super) fn after(now: Now, span: Nanos) -> Now {
     Now { tai: now.tai.saturating_add(span), monotonic: now.monotonic.saturating_add(span) }
 }
 
-/// A decision to transmit.
-pub(super) struct Chosen<'a> {
-    pub frame: &'a Frame,
-    pub late: bool,
-    pub overrun: Nanos,
-    pub window: Option<Window>,
-    /// The instant for which the scheduler decided.
-    pub decided: Now,
-    /// The frame must not leave before this instant either.
-    pub at: Option<TxTime>,
-}
-
-/// A frame that was chosen, and its instants.
+/// A frame that the scheduler chose, and the instants before which it must not leave.
 #[derive(Clone, Copy)]
 pub(super) struct Due {
     pub frame: Frame,
@@ -60,19 +48,27 @@ pub(super) enum Moment {
 }
 
 impl Due {
+    /// The frame of a decision to transmit that holds for the instant `decided`. It must not leave before `at` either.
     #[inline]
-    pub(super) fn new(chosen: &Chosen<'_>) -> Self {
-        let frame = *chosen.frame;
+    pub(super) fn new(
+        frame: &Frame,
+        late: bool,
+        overrun: Nanos,
+        window: Option<Window>,
+        decided: Now,
+        at: Option<TxTime>,
+    ) -> Self {
+        let frame = *frame;
         let is_deadline = frame.late == LatePolicy::Deadline;
-        let due = if chosen.late { None } else { frame.not_before() };
+        let due = if late { None } else { frame.not_before() };
         let mut new = Self {
             frame,
-            late: chosen.late,
+            late,
             monotonic_at: None,
-            tai_at: chosen.window.map(|window| window.opens_at),
-            latest: chosen.window.map(|window| window.latest),
-            ready_at: chosen.decided.tai.saturating_sub(chosen.overrun),
-            is_plain: chosen.window.is_none() && chosen.at.is_none() && !is_deadline,
+            tai_at: window.map(|window| window.opens_at),
+            latest: window.map(|window| window.latest),
+            ready_at: decided.tai.saturating_sub(overrun),
+            is_plain: window.is_none() && at.is_none() && !is_deadline,
         };
         if new.is_plain {
             return new;
@@ -82,7 +78,7 @@ impl Due {
             TxTime::Tai(_) => TxTime::Tai(Tai::ZERO),
             TxTime::Monotonic(_) => TxTime::Monotonic(Monotonic::ZERO),
         });
-        for at in [due, deadline, chosen.at].into_iter().flatten() {
+        for at in [due, deadline, at].into_iter().flatten() {
             match at {
                 TxTime::Tai(at) => new.tai_at = Some(new.tai_at.map_or(at, |other| other.max(at))),
                 TxTime::Monotonic(at) => {

@@ -17,7 +17,7 @@ use super::Worker;
 use super::attachments::attachment_of;
 use super::clock_gate::Aside;
 use super::command::Returned;
-use super::due::{Chosen, Due, Moment, Next, after};
+use super::due::{Due, Moment, Next, after};
 use super::entries::queued;
 use super::environment::Environment;
 use super::owner::{Owner, owner_of};
@@ -134,8 +134,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         match state.selection.decide(turn.now) {
             Decision::Transmit { frame, late, overrun, window } => {
                 let now = turn.now;
-                let chosen = Chosen { frame: &frame, late, overrun, window, decided: now, at: None };
-                let ready = self.make_ready(port, &chosen);
+                let ready = self.make_ready(port, Due::new(&frame, late, overrun, window, now, None));
                 turn.now = if ready.is_some_and(|ready| self.hand_over(port, &ready, None)) {
                     // One clock is enough: should TAI have been set meanwhile, it is read before each hand-over.
                     let monotonic = self.env.monotonic();
@@ -195,10 +194,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
             Decision::Transmit { frame, late, overrun, window } => {
                 // Where something else than its own time decides when it leaves, that is waited for too.
                 let at = Some(next.at).filter(|at| late || frame.not_before() != Some(*at));
-                self.make_ready(
-                    next.port,
-                    &Chosen { frame: &frame, late, overrun, window, decided: then, at },
-                )
+                self.make_ready(next.port, Due::new(&frame, late, overrun, window, then, at))
             }
             Decision::Drop { frame, reason } => {
                 self.drop_frame(frame.id, attachment_of(&frame), reason);
@@ -209,11 +205,10 @@ impl<P: Port, E: Environment> Worker<P, E> {
     }
 
     /// Builds a frame in the port's buffer.
-    fn make_ready(&mut self, port: usize, chosen: &Chosen<'_>) -> Option<Ready> {
-        if self.waits_for_clock(port, chosen.frame, chosen.window.is_some()) {
+    fn make_ready(&mut self, port: usize, due: Due) -> Option<Ready> {
+        if self.waits_for_clock(port, &due.frame, due.latest.is_some()) {
             return None;
         }
-        let due = Due::new(chosen);
         match self.stage_queued(port, due.frame.id) {
             Ok(staged) => return Some(Ready { due, staged }),
             Err(why) => self.end_unstaged(port, &due, why, None),
