@@ -25,6 +25,20 @@
 //! | clock | frames that wait for a good clock | `clock_gate` |
 //! | pacing | margin, budgets, rehearsals, the next frame | `pacing` |
 //!
+//! A datagram goes through these types:
+//!
+//! | type | file | who makes it | until when |
+//! |---|---|---|---|
+//! | `SlotFrame` | `ring/src/frame.rs` | the program (libktsn's `send.rs`), in a slot of its region | its slot is given back |
+//! | `Taken` | `ring/src/published.rs` | `Consumer::take_metadata`: a checked copy of the slot's header | `Client::offered` |
+//! | `Offered` | `source` | `Client`, or `Captured` from a captured frame: what the program asked for | it is queued or refused |
+//! | `Queued` | `source` | `FrameAdmission::queue`: what sending needs, in the slot's entry, with a copy of the payload | `release` |
+//! | `Frame` | `sched/src/frame.rs` | `FrameAdmission::queue`: what the scheduler needs; `FrameId` names the slot (`owner`) | `decide` |
+//! | `Decision` | `sched/src/decision.rs` | `TimeAware::decide`: the `Frame`, and why it may leave now | `Due::new` |
+//! | `Due` | `due` | `hand_over`: the `Frame`, and the instants before which it must not leave | it leaves, is dropped or queued again |
+//! | `Staged` | `port_state` | `Ports::resolve_and_stage`: headers and payload in the port's buffer, which a `StageId` names | it is a part of `Ready` |
+//! | `Ready` | `port_state` | `hand_over`: a `Due` and its `Staged` | `hand_to_port`, or `abandon` |
+//!
 //! `Worker` is made here. Its methods, which need several parts, are in eight files: `pass` (the loop, commands, waiting), `frames` (a
 //! frame's life but for its hand-over), `hand_over` (the hand-over), `copies` (frames that leave as several), `passing` (frames that are
 //! the kernel's), `closing_steps` (how owners and ports end), `requests` (what frames lack, asked of the node), `judging` (policing of
