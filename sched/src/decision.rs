@@ -131,8 +131,7 @@ pub(crate) fn is_overrun(frame: &Frame, overdue: Span) -> bool {
 
 /// Whether the frame's TxTime is a deadline that has passed at `now`.
 pub(crate) fn is_past_deadline(frame: &Frame, now: Now) -> bool {
-    let is_past = |at: TxTime| at != TxTime::Monotonic(Monotonic::ZERO) && at.ahead_of(now).is_negative();
-    frame.late == LatePolicy::Deadline && frame.tx_time.is_some_and(is_past)
+    frame.deadline().is_some_and(|at| at.ahead_of(now).is_negative())
 }
 
 fn untimed(now: Now, waited: Span) -> Admission {

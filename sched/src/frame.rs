@@ -65,4 +65,11 @@ impl Frame {
     pub fn not_before(&self) -> Option<TxTime> {
         if self.late == LatePolicy::Deadline { None } else { self.tx_time }
     }
+
+    /// The TxTime that it may not leave after: where that is a deadline. Zero on MONOTONIC means "at once", as for fq, and is none.
+    #[must_use]
+    pub fn deadline(&self) -> Option<TxTime> {
+        let is_deadline = self.late == LatePolicy::Deadline;
+        self.tx_time.filter(|at| is_deadline && *at != TxTime::Monotonic(Monotonic::ZERO))
+    }
 }

@@ -3,7 +3,6 @@
 //!
 //! In: a decision. Out: what the clocks say about it, as often as they are read.
 
-use ktsn_model::LatePolicy;
 use ktsn_sched::{Frame, Window};
 use ktsn_time::{Monotonic, Nanos, Now, Tai, TxTime};
 
@@ -59,7 +58,7 @@ impl Due {
         at: Option<TxTime>,
     ) -> Self {
         let frame = *frame;
-        let is_deadline = frame.late == LatePolicy::Deadline;
+        let deadline = frame.deadline();
         let due = if late { None } else { frame.not_before() };
         let mut new = Self {
             frame,
@@ -68,13 +67,13 @@ impl Due {
             tai_at: window.map(|window| window.opens_at),
             latest: window.map(|window| window.latest),
             ready_at: decided.tai.saturating_sub(overrun),
-            is_plain: window.is_none() && at.is_none() && !is_deadline,
+            is_plain: window.is_none() && at.is_none() && deadline.is_none(),
         };
         if new.is_plain {
             return new;
         }
         // A deadline is read from its own clock, whatever else is.
-        let deadline = frame.tx_time.filter(|_| is_deadline).map(|at| match at {
+        let deadline = deadline.map(|at| match at {
             TxTime::Tai(_) => TxTime::Tai(Tai::ZERO),
             TxTime::Monotonic(_) => TxTime::Monotonic(Monotonic::ZERO),
         });
@@ -157,11 +156,10 @@ impl Due {
     }
 
     fn is_past_deadline(&self, monotonic: Option<(Monotonic, Monotonic)>, tai: Option<(Tai, Tai)>) -> bool {
-        self.frame.late == LatePolicy::Deadline
-            && match (self.frame.tx_time, monotonic, tai) {
-                (Some(TxTime::Monotonic(at)), Some((_, now)), _) => now > at,
-                (Some(TxTime::Tai(at)), _, Some((_, now))) => now > at,
-                _ => false,
-            }
+        match (self.frame.deadline(), monotonic, tai) {
+            (Some(TxTime::Monotonic(at)), Some((_, now)), _) => now > at,
+            (Some(TxTime::Tai(at)), _, Some((_, now))) => now > at,
+            _ => false,
+        }
     }
 }

@@ -297,6 +297,15 @@ fn a_deadline_frame_leaves_as_soon_as_it_may_or_is_missed() {
 }
 
 #[test]
+fn each_time_with_each_policy_comes_to_an_end_behind_gates() {
+    super::late::each_time_comes_to_an_end(|| {
+        let (world, start) = gated();
+        change(&world, &cycle(start + MS, 300, 500));
+        world
+    });
+}
+
+#[test]
 fn draining_does_not_wait_for_gates_that_never_open() {
     let (mut world, start) = gated();
     let closed = AdminPort {

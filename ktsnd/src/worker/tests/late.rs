@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use ktsn_model::DropReason;
+use ktsn_model::{DropReason, LatePolicy};
 use ktsn_ring::ClockId;
 
 use ktsn_resolve::AttachmentIndex;
@@ -32,6 +32,37 @@ fn late_frames_follow_their_clock() {
     assert_eq!(world.dropped(DropReason::InvalidTime), 1);
     assert_eq!(world.dropped(DropReason::BeyondHorizon), 2);
     assert_eq!(world.stats.late.load(SeqCst), 1);
+}
+
+/// Whatever a program asks for, its frame leaves or is dropped: none is chosen again and again, and none holds up the frames behind it.
+pub(super) fn each_time_comes_to_an_end(make: impl Fn() -> World) {
+    for late in [LatePolicy::ByClock, LatePolicy::Drop, LatePolicy::Send, LatePolicy::Deadline] {
+        for clock in [ClockId::Monotonic, ClockId::Tai] {
+            let mut world = make();
+            let app = world.client(64);
+            let asked = AttachmentPolicy { late, ..policy(&world.stats) };
+            world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(asked))).unwrap();
+            let now = world.clocks.at();
+            let here =
+                if matches!(clock, ClockId::Tai) { now.saturating_add_signed(AHEAD) } else { now };
+            let near = [here - 1000 * MS, here - MS, here - 1, here, here + 1, here + MS];
+            let times = [[0, 1, 1 << 63, u64::MAX].as_slice(), &near].concat();
+            for &at in &times {
+                assert!(app.push(clock, at, now, b"any"));
+            }
+            let ended = |w: &World| {
+                let dropped: u64 = DropReason::ALL.iter().map(|reason| w.dropped(*reason)).sum();
+                w.sent().len() as u64 + dropped
+            };
+            world.run_until(100, |w| ended(w) == times.len() as u64);
+            assert_eq!(ended(&world), times.len() as u64, "{late:?} on {clock:?}");
+        }
+    }
+}
+
+#[test]
+fn each_time_with_each_policy_comes_to_an_end() {
+    each_time_comes_to_an_end(|| World::new(800));
 }
 
 #[test]
