@@ -37,5 +37,5 @@ html_use_index = False
 
 def setup(app):
     # Fences that the project's own checks read.
-    for name in ("edges", "laboratory", "never"):
+    for name in ("edges", "tiers", "laboratory", "never"):
         app.add_lexer(name, TextLexer)
