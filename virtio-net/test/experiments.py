@@ -38,7 +38,6 @@ BACKENDS = ("user", "vhost-user")
 KIB = 1024
 BUFFER_OCTETS = 1536  # VNET_BUFFER_OCTETS
 HELD_MAX, TX_MAX = 16, 32  # the guest's own defaults (ports/guest/guest.c)
-QUIET_MAX = 60  # seconds in which a guest must say something: Linux unpacks itself first
 WARM_UP = {"trips": 1000, "octets": 8 << 20}  # QEMU translates the guest's code meanwhile
 LINUX_MEMORY = "128M"
 LINUX_LINE = "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off tsc=reliable"
@@ -245,7 +244,6 @@ def main():
     arguments = parse()
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    peer.QUIET_MAX = QUIET_MAX
     # Both guests, and this side, before other programs of the machine. Without the right they are ordinary programs.
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -20)
