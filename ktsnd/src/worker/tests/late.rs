@@ -43,8 +43,7 @@ pub(super) fn each_time_comes_to_an_end(make: impl Fn() -> World) {
             let asked = AttachmentPolicy { late, ..policy(&world.stats) };
             world.outbox.send(Command::SetAttachment(AttachmentIndex(0), Box::new(asked))).unwrap();
             let now = world.clocks.at();
-            let here =
-                if matches!(clock, ClockId::Tai) { now.saturating_add_signed(AHEAD) } else { now };
+            let here = if matches!(clock, ClockId::Tai) { now.saturating_add_signed(AHEAD) } else { now };
             let near = [here - 1000 * MS, here - MS, here - 1, here, here + 1, here + MS];
             let times = [[0, 1, 1 << 63, u64::MAX].as_slice(), &near].concat();
             for &at in &times {
