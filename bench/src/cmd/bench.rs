@@ -77,8 +77,8 @@ enum Experiment {
 struct ContainerArgs {
     #[command(flatten)]
     traffic: TrafficArgs,
-    /// Paths: bare, bare-spin, packet-spin, packet-spin-free, flannel, flannel-spin, flannel-other, ktsn, ktsn-capture [default: all but
-    /// the last].
+    /// Paths: bare, bare-spin, packet-spin, flannel, flannel-spin, flannel-other, ktsn, ktsn-capture, packet-spin-free [default: all but
+    /// the last two].
     #[arg(long, value_delimiter = ',', value_name = "PATH,…")]
     path: Vec<Path>,
     #[command(flatten)]

@@ -23,8 +23,8 @@ use ktsn_wire::{DsField, HeaderTemplate, MacAddress, Network, TemplateRepr, Wire
 
 use super::observer::{Failed, Files, Rights, span};
 
-/// From the warm-up to the transmit time; a slower one would make the frame late.
-const WARM_UP_AHEAD: Nanos = Nanos::from_micros(5);
+/// From the warm-up to the transmit time. On a slow machine a warm-up takes more than 5 µs, and the frame would be late.
+const WARM_UP_AHEAD: Nanos = Nanos::from_micros(10);
 const TTL: u8 = 64;
 
 /// Send whole frames, each at its transmit time, which this program keeps itself.

@@ -34,11 +34,10 @@ ktsn_model::words! {
 
 impl Path {
     /// The paths that are measured unless some are named, in the order of tables.
-    pub const USUAL: [Self; 8] = [
+    pub const USUAL: [Self; 7] = [
         Self::Bare,
         Self::BareSpin,
         Self::PacketSpin,
-        Self::PacketSpinFree,
         Self::Flannel,
         Self::FlannelSpin,
         Self::FlannelOther,
