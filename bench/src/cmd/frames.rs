@@ -31,7 +31,8 @@ const TTL: u8 = 64;
 #[derive(Args, Clone, Debug)]
 #[command(
     hide = true,
-    after_help = "Example:\n  ktsn-bench frames --device uplink --macs 02:00:00:00:00:01 02:00:00:00:00:02 --ends 10.0.0.1:4000 10.0.0.2:7000 --count 1000"
+    after_help = "Example:\n  ktsn-bench frames --device uplink --macs 02:00:00:00:00:01 02:00:00:00:00:02 \\\n    \
+                  --ends 10.0.0.1:4000 10.0.0.2:7000"
 )]
 pub(crate) struct FramesArgs {
     /// The device, by AF_PACKET.

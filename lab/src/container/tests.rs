@@ -98,20 +98,17 @@ fn bars_are_answered_for_the_paths_that_ran() {
 fn the_best_spinner_of_the_run_is_the_rival() {
     let spinner = |path: Path, late, p99| Series {
         path: path.word().to_owned(),
+        round: Round::Number(1),
         late_over_1us_ratio: Some(late),
         wire_offset_ns: Some(Statistics { p50: 3_000, p90: 4_000, p99, ..Statistics::default() }),
         ..good()
     };
     let mut document = Document::new("container", Vec::new());
-    document.add_rounds(
-        [
-            spinner(Path::Ktsn, 0.03, 8_000),
-            spinner(Path::PacketSpin, 0.04, 5_000),
-            spinner(Path::BareSpin, 0.02, 9_000),
-        ]
-        .map(|series| Series { round: Round::Number(1), ..series })
-        .into(),
-    );
+    document.add_series([
+        spinner(Path::Ktsn, 0.03, 8_000),
+        spinner(Path::PacketSpin, 0.04, 5_000),
+        spinner(Path::BareSpin, 0.02, 9_000),
+    ]);
     bars::compare(&mut document);
     let rival = |metric: &str| {
         let of = document.comparisons.iter().filter(|c| c.metric == metric);
