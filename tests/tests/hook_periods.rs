@@ -10,8 +10,8 @@ use ktsn_time::Nanos;
 
 /// The period of what `arrivals-few` receives.
 const PERIOD: Nanos = Nanos::from_millis(50);
-/// Arrivals on a busy machine may be uneven: then a listener that could expect them has another try.
-const TRIES: usize = 40;
+/// Arrivals on a busy machine may be uneven: then a listener that could expect them has another try. In a slow hour 40 were too few.
+const TRIES: usize = 400;
 
 /// Whether a listener asks for a grant after so many arrivals, and what its script printed.
 fn asks(libc: Libc, script: &str, environment: Option<&str>, of_daemon: Nanos) -> bool {
