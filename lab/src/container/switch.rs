@@ -185,7 +185,7 @@ impl Switch {
         Ok(Running(&self.ovs))
     }
 
-    /// What DPDK's sender is told of itself.
+    /// The program as DPDK's sender: its socket and its MAC addresses.
     pub(super) fn sender(&self, program: Program, b: &Host) -> Program {
         program.args(["--socket".as_ref(), self.socket(DPDK).as_os_str()]).args([
             "--macs",

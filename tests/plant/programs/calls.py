@@ -54,24 +54,26 @@ class Calls:
         data = name.encode() if octets is None else name.encode().ljust(octets, b".")[:octets]
         return tried(lambda: sender.sendmsg([data], control, 0, *([] if to == () else [to or self.to])))
 
-    def send_first(self, *what, **more):
-        """The same as a socket's first datagram: a program tries again where EAGAIN says that the send would have to wait."""
-        for _ in range(40):
-            if (sent := self.send(*what, **more)) != "EAGAIN":
-                break
-            time.sleep(0.05)
-        return sent
+    def send_first(self, sender, *what, **more):
+        """The same as a socket's first datagram: the call waits where the kernel's need not, until ktsnd knows the socket."""
+        sender.setblocking(True)
+        try:
+            return self.send(sender, *what, **more)
+        finally:
+            sender.setblocking(False)
 
     def seen(self, sender, wait=AFTER):
-        """What is on the error queue once `wait` is over, and what poll says."""
-        time.sleep(wait)
-        poll = select.poll()
-        poll.register(sender, select.POLLIN)
-        events = [bits for _, bits in poll.poll(0)]
-        told = [f"poll {event:#x}" for event in events]
-        while not isinstance(entry := tried(lambda: sender.recvmsg(70_000, 512, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)), str):
-            told.append(self.entry(sender, entry))
-        return ", ".join([*told, entry])
+        """What comes to the error queue within `wait` seconds, and what poll says of it."""
+        told, end = [], time.monotonic() + wait
+        while events := polled(sender, end - time.monotonic()):
+            told += [f"poll {events:#x}"] if not told else []
+            while not isinstance(entry := self.report(sender), str):
+                told.append(self.entry(sender, entry))
+        return ", ".join([*told, self.report(sender)])
+
+    def report(self, sender):
+        """The next entry of the error queue, or an errno."""
+        return tried(lambda: sender.recvmsg(70_000, 512, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT))
 
     def entry(self, sender, entry):
         """An entry of the error queue in words."""
@@ -94,6 +96,13 @@ class Calls:
 def word(number):
     """An errno's name."""
     return errno.errorcode.get(number, str(number))
+
+
+def polled(sender, seconds):
+    """What poll says of the socket within this time: 0 if nothing."""
+    poll = select.poll()
+    poll.register(sender, select.POLLIN)
+    return sum(bits for _, bits in poll.poll(max(0, seconds * 1000)))
 
 
 def tried(call):
@@ -154,7 +163,7 @@ def orders(calls):
         at = calls.now() + 2 * SECOND
         yield "one time three times", ([calls.send_first(one, (at,), f"same {number}") for number in range(3)], calls.seen(one, AFTER + 1))
     one = calls.socket()
-    yield "closed before its time", (calls.send_first(one, SECOND, "closed"), one.close(), time.sleep(AFTER))
+    yield "closed before its time", (calls.send_first(one, SECOND, "closed"), one.close())
 
 
 def shapes(calls):
@@ -183,9 +192,8 @@ def descriptors(calls):
         one.setsockopt(socket.SOL_SOCKET, SO_TXTIME, struct.pack("iI", calls.clock, 0))
         yield "reports switched off again", (calls.send_first(one, -SECOND, "off again"), calls.seen(one, 0.5))
     with calls.socket() as one:
-        report = calls.send_first(one, -SECOND, "then read")
-        time.sleep(0.5)
-        yield "recv beside a report", (report, tried(lambda: one.recv(10)), one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        sent = calls.send_first(one, -SECOND, "then read")
+        yield "recv beside a report", (sent, polled(one, 0.5), tried(lambda: one.recv(10)), one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
     with calls.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
         taken = [calls.send_first(one, SECOND, "full"), *(calls.send(one, SECOND, "full", octets=1000) for _ in range(20))]

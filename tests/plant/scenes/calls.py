@@ -69,6 +69,7 @@ def cells(plant, clock, before=""):
     until(lambda: "ready" in sink.said(), 30, "the receiver is ready")
     try:
         said = plant.a.run(f"{before} python3 /share/calls.py {clock} {plant.b.address}", 240)
+        until(lambda: " closed\n" in sink.said(), 30, "the datagram of a closed socket arrives")
     finally:
         plant.b.run("pkill -f sink.py; true")
     arrived = sink.wait(check=False)[1].splitlines()[1:]
