@@ -32,8 +32,8 @@ pub(crate) struct Observations {
 /// The run that the observations are of.
 pub(crate) struct RunLabel<'a> {
     pub(crate) path: &'a str,
-    /// Whether ktsnd sends the frames: then the hand-over to the port is the daemon's, not the talker's call.
-    pub(crate) is_served: bool,
+    /// Whether ktsnd or a qdisc keeps the frames until their time: then the talker's call does not hand them over to the port.
+    pub(crate) is_kept: bool,
     /// What takes the frames from the sender.
     pub(crate) egress: &'a str,
     pub(crate) is_overlay: bool,
@@ -110,7 +110,7 @@ impl Observations {
 
     /// The run's records and figures.
     pub(crate) fn figures(&self, label: &RunLabel<'_>, counted: Option<&DaemonUse>) -> (RunRecords, Series) {
-        let (records, counts) = records::join(&self.talked, &self.tapped, &self.listened, !label.is_served);
+        let (records, counts) = records::join(&self.talked, &self.tapped, &self.listened, !label.is_kept);
         let load = Some(label.load.to_owned());
         let run = RunRecords {
             path: label.path.to_owned(),

@@ -38,6 +38,7 @@ fn plan(directory: &FilePath) -> Plan {
         rounds: 2,
         frames: FRAMES,
         period: Nanos::from_millis(1),
+        lead: container::LEAD,
         setup: setup(directory),
     }
 }

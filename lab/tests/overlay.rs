@@ -29,6 +29,7 @@ fn plan(directory: &FilePath, paths: &[Path]) -> Plan {
         rounds: 1,
         frames: FRAMES,
         period: Nanos::from_millis(2),
+        lead: container::LEAD,
         setup: setup(directory),
     };
     Plan { paths, attachments: ATTACHMENTS }

@@ -78,6 +78,12 @@ def on(*cards):
     return mark
 
 
+def whole_only(scene):
+    """Marks a scene of `--all` and `--only` alone: it takes minutes."""
+    scene.whole_only = True
+    return scene
+
+
 class Failed(AssertionError):
     """A script of a host ended with another status than 0."""
 

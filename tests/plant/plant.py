@@ -57,10 +57,10 @@ class Plant:
 
     def start(self):
         """Boots both, installs the package, waits until they reach each other."""
-        package = only(ROOT / "out/package", "ktsn_*.deb")
+        packages = {f"{name}.deb": only(ROOT / "out/package", f"{name}_*.deb") for name in ("ktsn", "ktsn-bench")}
         hosts.make_switch()
         for one in (self.a, self.b):
-            one.start({"ktsn.deb": package})
+            one.start(packages)
         for one in (self.a, self.b):
             one.wait_until_up()
         setups = [one.begin(f"set -e; dpkg -i --force-unsafe-io /share/ktsn.deb; ip addr add {one.address}/24 dev eth0; ip link set eth0 up")
@@ -99,7 +99,8 @@ def one_pair(card, kernel, arguments):
         stay(plant)
     elif plant:
         for name, one in scenes(arguments.only):
-            if card not in getattr(one, "cards", hosts.CARDS):
+            is_left = hasattr(one, "whole_only") and not (arguments.all or arguments.only)
+            if is_left or card not in getattr(one, "cards", hosts.CARDS):
                 continue
             checks.step(f"{title}: {name}", one, plant)
     for one in ("a", "b"):
@@ -197,7 +198,7 @@ def main():
         return 0
     checks = Checks()
     tree = checks.step("Debian 13 with QEMU 11 and the kernels", usable)
-    words = ["--tree", str(tree), "--only", arguments.only, *(["--stay"] if arguments.stay else [])]
+    words = ["--tree", str(tree), "--only", arguments.only, *(["--stay"] if arguments.stay else []), *(["--all"] if arguments.all else [])]
     pairs = ([arguments.pair] if arguments.pair else PAIRS[: None if arguments.all else QUICK]) if tree else ()
     # Two pairs at a time: a scene mostly waits.
     with concurrent.futures.ThreadPoolExecutor(2) as together:

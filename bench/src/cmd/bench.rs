@@ -26,7 +26,9 @@ use ktsn_lab::container::{self, Load, Path, Plan, bars};
 use ktsn_lab::{Event, LabError, Outcome};
 use ktsn_measure::results::Document;
 use ktsn_measure::table;
+use ktsn_time::Nanos;
 
+use super::observer::span;
 use super::progress::Progress;
 use crate::output;
 use args::{ModeArgs, ResultArgs, TrafficArgs};
@@ -77,10 +79,13 @@ enum Experiment {
 struct ContainerArgs {
     #[command(flatten)]
     traffic: TrafficArgs,
-    /// Paths: bare, bare-spin, packet-spin, flannel, flannel-spin, flannel-other, ktsn, ktsn-capture, packet-spin-free [default: all but
-    /// the last two].
+    /// Paths: bare, bare-spin, packet-spin, flannel, flannel-spin, flannel-other, ktsn, and on request packet-spin-free, ktsn-capture, bare-etf,
+    /// pod-etf, pod-fq [default: the first seven].
     #[arg(long, value_delimiter = ',', value_name = "PATH,…")]
     path: Vec<Path>,
+    /// How far ahead programs with a transmit time send.
+    #[arg(long, default_value = "300us", value_name = "TIME", value_parser = span)]
+    lead: Nanos,
     #[command(flatten)]
     results: ResultArgs,
     #[command(flatten)]
@@ -97,6 +102,7 @@ impl ContainerArgs {
             rounds: self.traffic.time.rounds,
             frames: self.traffic.frames(),
             period: self.traffic.period,
+            lead: self.lead,
             setup: self.mode.setup()?,
         })
     }

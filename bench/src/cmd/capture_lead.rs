@@ -57,6 +57,7 @@ fn plan() -> Result<Plan, LabError> {
         rounds: 1,
         frames: FRAMES,
         period: Nanos::from_millis(1),
+        lead: container::LEAD,
         setup: Setup {
             tools: programs::tools()?,
             lock: None,

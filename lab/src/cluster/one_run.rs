@@ -129,7 +129,7 @@ impl<'a> Experiment for Ways<'a> {
         let observations = Observations::read(&talks, &listens, &taps)?;
         let label = RunLabel {
             path: way.path.word(),
-            is_served: way.path.is_served(),
+            is_kept: way.path.is_served(),
             egress: if way.path.is_served() { "uplink" } else { "kernel" },
             is_overlay: way.vxlan_port != 0,
             ingress: "kernel",

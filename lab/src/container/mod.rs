@@ -16,6 +16,7 @@ pub mod load;
 mod one_run;
 mod path;
 mod plan;
+mod qdisc;
 pub(crate) mod receiving_daemon;
 mod rival;
 mod switch;
@@ -70,8 +71,10 @@ pub(crate) fn check(plan: &Plan) -> Result<(), LabError> {
 /// Measures all rounds of all paths.
 pub(crate) fn measure(plan: &Plan, session: &mut Session<'_>, directory: &FilePath) -> Result<(), LabError> {
     describe(plan, &mut session.document);
-    let (mut switched, missing) = start_switch(plan, directory)?;
+    let (mut switched, mut missing) = start_switch(plan, directory)?;
     let testbed = Testbed::new()?;
+    let by_kernel = plan.paths.iter().copied().filter(|path| path.has_qdisc());
+    missing.extend(by_kernel.filter_map(|path| Some((path, qdisc::missing(path, &testbed.a)?))));
     if plan.paths.contains(&Path::KtsnShort) {
         receiving_daemon::check(
             &plan.setup.tools,
@@ -118,7 +121,10 @@ impl Experiment for Paths<'_> {
         let mut rows = Vec::new();
         for &load in &plan.loads {
             for &payload in &plan.payloads {
-                rows.extend(plan.paths_beside(load).map(|path| Row { path, payload, load }));
+                let with_deltas = plan.paths_beside(load).flat_map(|path| {
+                    qdisc::deltas(path, plan.lead).into_iter().map(move |delta| (path, delta))
+                });
+                rows.extend(with_deltas.map(|(path, delta)| Row { path, payload, load, delta }));
             }
         }
         rows
@@ -126,7 +132,7 @@ impl Experiment for Paths<'_> {
 
     fn name(&self, row: &Row) -> String {
         let beside = if row.load == Load::Idle { String::new() } else { format!(", {}", row.load) };
-        format!("{} octets, {}{beside}", row.payload, row.path)
+        format!("{} octets, {}{beside}", row.payload, row.series())
     }
 
     fn subject(&self, row: &Row) -> String {
@@ -200,7 +206,7 @@ fn describe(plan: &Plan, document: &mut Document) {
         "loads": plan.loads.iter().map(|load| load.describe()).collect::<Vec<_>>(),
         "frames": plan.frames * u64::from(plan.rounds),
         "deadline_ns": DEADLINE.get(),
-        "lead_ns": LEAD.get(),
+        "lead_ns": plan.lead.get(),
         "wire_at": "tap",
         "attachment": "late = send (default by-clock): a frame that its program sent late leaves and is counted late, as on the other paths; \
                        by default it would be dropped as missed. All else is the default",

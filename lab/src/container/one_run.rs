@@ -7,7 +7,8 @@
 
 use super::load::Load;
 use super::path::Path;
-use super::plan::{LEAD, Plan};
+use super::plan::Plan;
+use super::qdisc::Qdisc;
 use super::switch::{SENDER_MAX, Switch, Switched};
 use super::{capture, receiving_daemon};
 use crate::carry_out::Measured;
@@ -42,6 +43,16 @@ pub(super) struct Row {
     pub(super) path: Path,
     pub(super) payload: usize,
     pub(super) load: Load,
+    /// etf's.
+    pub(super) delta: Option<Nanos>,
+}
+
+impl Row {
+    /// The path's name in the results; etf's with the delta.
+    pub(super) fn series(&self) -> String {
+        let delta = self.delta.map_or_else(String::new, |delta| format!("-{}us", delta.get() / 1_000));
+        format!("{}{delta}", self.path)
+    }
 }
 
 /// The talker's send calls of one run.
@@ -107,8 +118,8 @@ impl Bench<'_> {
             format!("{to}:{PORT}"),
             format!("--priority={PRIORITY}"),
             format!("--mode={}", path.mode()),
-            format!("--lead={}ns", LEAD.get()),
-            "--clock=tai".to_owned(),
+            format!("--lead={}ns", self.plan.lead.get()),
+            format!("--clock={}", path.clock()),
         ]);
         match self.daemon {
             Some(daemon) if path.is_preloaded() => {
@@ -136,6 +147,7 @@ impl Bench<'_> {
         let far = short
             .then(|| receiving_daemon::start(&self.plan.setup.tools, self.testbed, self.directory))
             .transpose()?;
+        let _qdisc = Qdisc::put(path, row.delta, &self.testbed.a)?;
         let _running = self.switch.map(Switch::go_on).transpose()?;
         let mut tap = self.tap().start(self.directory)?;
         let mut listener = self.listener(path).start(self.directory)?;
@@ -166,7 +178,7 @@ impl Bench<'_> {
         finish(&mut tap)?;
         let files = self.observers();
         let observations = Observations::read(&files, &files, &files)?;
-        let (run, mut series) = observations.figures(&label(row, round), counted.as_ref());
+        let (run, mut series) = observations.figures(&label(&row.series(), row, round), counted.as_ref());
         put_disturbance(&mut series, &machine, &ended);
         series.load_bit_rate = loaded.map(|octets| octets as f64 * 8.0 / elapsed);
         if let Some(counted) = counted {
@@ -180,11 +192,11 @@ impl Bench<'_> {
     }
 }
 
-fn label(row: Row, round: u32) -> RunLabel<'static> {
-    let Row { path, payload, load } = row;
+fn label(series: &str, row: Row, round: u32) -> RunLabel<'_> {
+    let Row { path, payload, load, .. } = row;
     RunLabel {
-        path: path.word(),
-        is_served: path.is_served(),
+        path: series,
+        is_kept: path.is_served() || path.has_qdisc(),
         egress: path.egress(),
         is_overlay: path.in_pods(),
         ingress: path.ingress(),

@@ -8,7 +8,7 @@ use crate::experiment::{Setup, none_twice};
 use ktsn_measure::payload::check_size;
 use ktsn_time::Nanos;
 
-/// How far ahead the program under KTSN sends.
+/// How far ahead programs with a transmit time send, unless an experiment says otherwise.
 pub const LEAD: Nanos = Nanos::from_micros(300);
 
 /// What to measure.
@@ -28,6 +28,8 @@ pub struct Plan {
     pub frames: u64,
     /// Distance of two transmit times.
     pub period: Nanos,
+    /// How far ahead programs with a transmit time send.
+    pub lead: Nanos,
     /// Programs, lock, command.
     pub setup: Setup,
 }
@@ -50,6 +52,9 @@ impl Plan {
         }
         if !(Nanos::from_micros(500)..=Nanos::from_seconds(1)).contains(&self.period) {
             return usage(format!("period: {}: expected 500 us to 1 s", self.period));
+        }
+        if !(Nanos::from_micros(50)..=Nanos::from_seconds(1)).contains(&self.lead) {
+            return usage(format!("lead: {}: expected 50 us to 1 s", self.lead));
         }
         for &octets in &self.payloads {
             check_size(octets).map_err(|error| LabError::Usage(format!("payload: {error}")))?;

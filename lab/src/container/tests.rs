@@ -14,6 +14,7 @@ fn plan() -> Plan {
         rounds: 3,
         frames: 10,
         period: Nanos::from_millis(1),
+        lead: LEAD,
         setup: Setup::nowhere(),
     }
 }
@@ -133,4 +134,36 @@ fn hard_counts_are_violations() {
         let found = bars::violations(&document(series));
         assert!(found.len() == 1 && found[0].contains(word), "{found:?}");
     }
+}
+
+/// etf at three deltas beside a KTSN of 2,100 ns.
+#[test]
+fn etf_is_compared_at_the_delta_with_the_fewest_lost_and_at_the_one_with_the_least_offset() {
+    let beside = |rows: &[(&str, u64, u64, i64)]| {
+        let mut document = document(good());
+        document.comparisons.clear();
+        let of = |&(path, lost, early, p50): &(&str, u64, u64, i64)| Series {
+            path: path.to_owned(),
+            round: Round::Number(1),
+            frames_sent: Some(1_000),
+            lost: Some(lost),
+            early: Some(early),
+            wire_offset_ns: Some(Statistics { p50, ..Statistics::default() }),
+            ..good()
+        };
+        rows.iter().for_each(|row| document.add_rounds(vec![of(row)]));
+        bars::compare(&mut document);
+        let found = document.comparisons.iter().filter(|one| one.metric == "beaten_in_all");
+        found.map(|one| (one.to.clone().unwrap(), one.holds.unwrap())).collect::<Vec<_>>()
+    };
+    let named = |found: &[(&str, bool)]| {
+        found.iter().map(|&(name, holds)| (name.to_owned(), holds)).collect::<Vec<_>>()
+    };
+    // The one of 18 us delivers too little, whatever its offset is.
+    let rows =
+        [("pod-etf-18us", 11, 0, 10), ("pod-etf-75us", 5, 900, -900), ("pod-etf-150us", 0, 1_000, -70_000)];
+    assert_eq!(beside(&rows), named(&[("pod-etf-150us", true), ("pod-etf-75us", true)]));
+    assert_eq!(beside(&[("bare-etf-75us", 0, 0, 2_000)]), named(&[("bare-etf-75us", false)]));
+    assert_eq!(beside(&[("bare-etf-75us", 0, 0, 2_200)]), named(&[("bare-etf-75us", true)]));
+    assert_eq!(beside(&[("bare-etf-75us", 600, 0, 100)]), []);
 }

@@ -277,7 +277,7 @@ impl Round {
     fn series(&self, way: Option<Way>) -> (Series, RunRecords) {
         let label = RunLabel {
             path: way.map_or("all", Way::path),
-            is_served: true,
+            is_kept: true,
             egress: Path::Ktsn.egress(),
             is_overlay: true,
             ingress: way.map_or("both", Way::ingress),

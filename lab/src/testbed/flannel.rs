@@ -77,24 +77,70 @@ fn vxlan(host: &Host, peer: &Host) -> Result<(), LabError> {
 
 /// flanneld's chains. A rule of `nat` switches connection tracking on, as on a node.
 fn rules(host: &Host) -> Result<(), LabError> {
-    let pods = &host.pod_prefix;
     let filter = |rule: &str| format!("iptables -w -t filter {rule}");
-    let nat = |rule: &str| format!("iptables -w -t nat {rule}");
     for line in [
         filter("-N FLANNEL-FWD"),
         filter("-A FORWARD -m comment --comment flanneld-forward -j FLANNEL-FWD"),
         filter(&format!("-A FLANNEL-FWD -s {CLUSTER} -m comment --comment flanneld-forward -j ACCEPT")),
         filter(&format!("-A FLANNEL-FWD -d {CLUSTER} -m comment --comment flanneld-forward -j ACCEPT")),
-        nat("-N FLANNEL-POSTRTG"),
-        nat("-A POSTROUTING -m comment --comment flanneld-masq -j FLANNEL-POSTRTG"),
-        nat("-A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN"),
-        nat(&format!("-A FLANNEL-POSTRTG -s {pods} -d {CLUSTER} -j RETURN")),
-        nat(&format!("-A FLANNEL-POSTRTG -s {CLUSTER} -d {pods} -j RETURN")),
-        nat(&format!("-A FLANNEL-POSTRTG ! -s {CLUSTER} -d {pods} -j RETURN")),
-        nat(&format!("-A FLANNEL-POSTRTG -s {CLUSTER} ! -d 224.0.0.0/4 -j MASQUERADE --random-fully")),
-        nat(&format!("-A FLANNEL-POSTRTG ! -s {CLUSTER} -d {CLUSTER} -j MASQUERADE --random-fully")),
     ] {
         run(Some(&host.namespace), &line)?;
     }
-    Ok(())
+    // Debian's kernel 7.3 has no target MASQUERADE for iptables.
+    let by_iptables = masquerade(host, &by_iptables(&host.pod_prefix));
+    by_iptables.or_else(|error| masquerade(host, &by_nftables(&host.pod_prefix)).map_err(|_| error))
+}
+
+fn masquerade(host: &Host, commands: &[String]) -> Result<(), LabError> {
+    commands.iter().try_for_each(|command| Ok(run(Some(&host.namespace), command)?))
+}
+
+fn by_iptables(pods: &str) -> Vec<String> {
+    let rules = [
+        "-N FLANNEL-POSTRTG",
+        "-A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -j RETURN",
+        &format!("-A FLANNEL-POSTRTG -s {pods} -d {CLUSTER} -j RETURN"),
+        &format!("-A FLANNEL-POSTRTG -s {CLUSTER} -d {pods} -j RETURN"),
+        &format!("-A FLANNEL-POSTRTG ! -s {CLUSTER} -d {pods} -j RETURN"),
+        &format!("-A FLANNEL-POSTRTG -s {CLUSTER} ! -d 224.0.0.0/4 -j MASQUERADE --random-fully"),
+        &format!("-A FLANNEL-POSTRTG ! -s {CLUSTER} -d {CLUSTER} -j MASQUERADE --random-fully"),
+        // The last one: what fails before it leaves a chain without packets.
+        "-A POSTROUTING -m comment --comment flanneld-masq -j FLANNEL-POSTRTG",
+    ];
+    rules.map(|rule| format!("iptables -w -t nat {rule}")).to_vec()
+}
+
+/// As flanneld makes them with `EnableNFTables`.
+fn by_nftables(pods: &str) -> Vec<String> {
+    const CHAIN: &str = "ip flannel-ipv4 postrtg";
+    let rules = [
+        "mark & 0x4000 == 0x4000 return",
+        &format!("ip saddr {pods} ip daddr {CLUSTER} return"),
+        &format!("ip saddr {CLUSTER} ip daddr {pods} return"),
+        &format!("ip saddr != {CLUSTER} ip daddr {pods} return"),
+        &format!("ip saddr {CLUSTER} ip daddr != 224.0.0.0/4 masquerade fully-random"),
+        &format!("ip saddr != {CLUSTER} ip daddr {CLUSTER} masquerade fully-random"),
+    ];
+    let rules = rules.map(|rule| format!("nft add rule {CHAIN} {rule}"));
+    let chain = format!("nft add chain {CHAIN} {{ type nat hook postrouting priority srcnat ; }}");
+    ["nft add table ip flannel-ipv4".to_owned(), chain].into_iter().chain(rules).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::output;
+
+    /// This machine's kernel has both; the plant's has one.
+    #[test]
+    fn rules_of_both_kinds_are_taken() {
+        let testbed = super::super::Testbed::new().expect("a testbed");
+        let host = &testbed.a;
+        masquerade(host, &by_nftables(&host.pod_prefix)).expect("nft");
+        let rules = output(Some(&host.namespace), "nft list table ip flannel-ipv4").expect("nft");
+        assert_eq!(rules.matches("masquerade fully-random").count(), 2, "{rules}");
+        assert_eq!(rules.matches("return").count(), 4, "{rules}");
+        let rules = output(Some(&host.namespace), "iptables -w -t nat -S").expect("iptables");
+        assert_eq!(rules.matches("MASQUERADE --random-fully").count(), 2, "{rules}");
+    }
 }

@@ -37,6 +37,7 @@ pub(super) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
         rounds: args.time.rounds,
         frames: args.time.periods(period),
         period,
+        lead: container::LEAD,
         setup: args.mode.setup()?,
     };
     carry_out(&args.results, bars::violations, |watch| container::run(&plan, watch))

@@ -58,6 +58,7 @@ impl OverlayArgs {
             rounds: self.traffic.time.rounds,
             frames: self.traffic.frames(),
             period: self.traffic.period,
+            lead: container::LEAD,
             setup: self.mode.setup()?,
         };
         Ok(Plan { paths, attachments: self.attachments })
