@@ -65,7 +65,7 @@ impl Environment for Awake {
     fn cpu_time(&mut self) -> Option<Nanos> {
         Some(Nanos::ZERO)
     }
-    fn rest(&mut self, _: Monotonic) {
+    fn doze(&mut self, _: Monotonic) {
         unreachable!("a worker that uses no CPU time rests");
     }
     fn read_doorbells(&mut self, _: usize, woken: &mut Woken) {

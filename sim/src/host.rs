@@ -109,7 +109,7 @@ impl Environment for VirtualHost {
         }
     }
 
-    fn rest(&mut self, until: Monotonic) {
+    fn doze(&mut self, until: Monotonic) {
         let until = until.as_nanos();
         while self.world.borrow_mut().one_event_until(until) {}
         self.world.borrow_mut().wake(until, false);

@@ -66,6 +66,7 @@ impl Node {
             }
             return Err(error);
         }
+        // Last: an attachment that cannot be saved is served all the same.
         let saved = self.served.get(index).filter(|_| is_saved);
         self.intent.attached(index, &name, saved.map(|served| served.attachment.raw.clone()));
         Ok(false)

@@ -40,7 +40,7 @@ pub struct ClientTables {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientKey(pub u64);
 
-/// One process.
+/// One process at one attachment.
 #[derive(Debug)]
 pub struct Client {
     /// Its name.

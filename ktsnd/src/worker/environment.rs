@@ -69,7 +69,7 @@ pub trait Environment {
     /// processor is awake.
     fn rehearse(&mut self) {}
     /// Sleeps until `until`, whatever happens.
-    fn rest(&mut self, until: Monotonic);
+    fn doze(&mut self, until: Monotonic);
     /// Reads the doorbells that rang, without sleeping: fills `woken` with at most `most` of them.
     fn read_doorbells(&mut self, most: usize, woken: &mut Woken);
     /// Begins to watch a doorbell.
@@ -188,7 +188,7 @@ impl Environment for Host {
         }
     }
 
-    fn rest(&mut self, until: Monotonic) {
+    fn doze(&mut self, until: Monotonic) {
         let span = until.since(self.monotonic()).max(Nanos::ZERO).get();
         let timeout = Timespec { tv_sec: span / 1_000_000_000, tv_nsec: span % 1_000_000_000 };
         let _ = poll(&mut [], Some(&timeout));

@@ -77,6 +77,7 @@ impl<P: Port> FrameAdmission<'_, P> {
             source.fetch(slot, payload_octets);
         }
         let has_room = usize::from(payload_octets) <= source.slots().payload_octets_max();
+        // Of a datagram, which is fetched below, the length alone is valid.
         let payload = source.slots().payload(slot, if has_room { payload_octets } else { 0 });
         let (outgoing, missing) = offered.content.outgoing_ahead(self.resolver, payload)?;
         if !has_room {

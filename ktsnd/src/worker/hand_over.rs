@@ -351,7 +351,7 @@ impl<P: Port, E: Environment> Worker<P, E> {
         self.put_back(port, ready);
     }
 
-    /// The clock stepped back under a frame that was ready: it waits again.
+    /// A frame that was ready waits again: the clock stepped back, or its window is over.
     pub(super) fn put_back(&mut self, port: usize, ready: &Ready) {
         let frame = self.abandon(port, ready);
         self.queue_again(port, frame);

@@ -217,7 +217,7 @@ impl Pacing {
     /// Sleeps until `at`, whatever comes.
     pub(super) fn doze(&mut self, at: Monotonic, env: &mut impl Environment) {
         self.cpu.awake(env.monotonic());
-        env.rest(at);
+        env.doze(at);
         self.cpu.slept(env.monotonic());
     }
 

@@ -140,7 +140,7 @@ pub(crate) fn destination(held: &RegionUse, frame: &SlotFrame) -> Option<Result<
                 return Some(if is_allowed { Ok(Limit::plain(usize::from(payload_max))) } else { refused });
             }
             DestinationVerdict::Bypass(number) => {
-                return Some(Err(BypassReason::from_number(number).unwrap_or(BypassReason::NotAllowed)));
+                return Some(Err(bypass_reason(number)));
             }
             DestinationVerdict::Unstable => {
                 sys::nap(TABLE_NAP);

@@ -159,7 +159,7 @@ impl Environment for Clocks {
         self.rehearsed.lock().unwrap().push(self.at());
         self.monotonic.fetch_add(self.rehearsal.load(SeqCst), SeqCst);
     }
-    fn rest(&mut self, until: Monotonic) {
+    fn doze(&mut self, until: Monotonic) {
         self.monotonic.fetch_max(until.as_nanos(), SeqCst);
     }
     fn read_doorbells(&mut self, most: usize, woken: &mut Woken) {
