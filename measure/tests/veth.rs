@@ -97,6 +97,7 @@ fn run_over(pair: &Pair, mode: Mode) {
             let options = talker::TalkerOptions {
                 destination: format!("10.71.0.2:{PORT}").parse().unwrap(),
                 mode,
+                ask_later: Nanos::ZERO,
                 clock: ScheduleClock::Tai,
                 period: Nanos::from_millis(1),
                 gaps: talker::Gaps::Equal,
@@ -109,8 +110,7 @@ fn run_over(pair: &Pair, mode: Mode) {
             };
             talker::run(&options, || (), &|| false).unwrap()
         });
-        let talked = talking.join().unwrap();
-        let listened = listening.join().unwrap();
+        let (talked, listened) = (talking.join().unwrap(), listening.join().unwrap());
         stop.store(true, Ordering::Relaxed);
         (talked, listened, tapping.join().unwrap())
     });

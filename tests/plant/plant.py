@@ -99,8 +99,10 @@ def one_pair(card, kernel, arguments):
         stay(plant)
     elif plant:
         for name, one in scenes(arguments.only):
-            is_left = hasattr(one, "whole_only") and not (arguments.all or arguments.only)
-            if is_left or card not in getattr(one, "cards", hosts.CARDS):
+            if hasattr(one, "whole_only") and not (arguments.all or arguments.only):
+                print(f"       {title}: {name}: only with --all or --only", flush=True)
+                continue
+            if card not in getattr(one, "cards", hosts.CARDS):
                 continue
             checks.step(f"{title}: {name}", one, plant)
     for one in ("a", "b"):
@@ -144,7 +146,7 @@ def pair_of(text):
 
 def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="each card with each kernel, not only the pairs of CI")
+    parser.add_argument("--all", action="store_true", help="each card with each kernel, not only the pairs of CI; scenes of several minutes, too")
     parser.add_argument("--pair", type=pair_of, metavar="CARD,KERNEL", help=f"this pair alone: {', '.join(hosts.CARDS)}; {', '.join(trees.KERNELS)}")
     parser.add_argument("--only", default="", metavar="TEXT", help="scenes with this in their name")
     parser.add_argument("--stay", action="store_true", help="no scenes, a shell beside the hosts (with --pair)")

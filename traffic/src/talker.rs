@@ -86,6 +86,8 @@ pub struct TalkerOptions {
     pub destination: SocketAddr,
     /// How the time is met.
     pub mode: Mode,
+    /// How much later than the transmit time the asked one is (`Mode::TxTime`): for etf, which sends before the asked one.
+    pub ask_later: Nanos,
     /// The clock that periods are counted on.
     pub clock: ScheduleClock,
     /// Distance of two transmit times.
@@ -288,7 +290,7 @@ pub fn run(
             break;
         }
         index += 1;
-        if send(&socket, options.mode, &payload, at, &mut errors) {
+        if send(&socket, options.mode, &payload, at.saturating_add(options.ask_later), &mut errors) {
             sent += 1;
             let returned_at = clock::to_tai(options.clock.now(), offset);
             if records.len() < records.capacity() {
@@ -361,6 +363,7 @@ mod tests {
         TalkerOptions {
             destination,
             mode: Mode::Sleep,
+            ask_later: Nanos::ZERO,
             clock: ScheduleClock::Tai,
             period: Nanos::from_millis(2),
             gaps: Gaps::Equal,

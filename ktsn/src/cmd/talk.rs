@@ -71,6 +71,9 @@ pub(crate) struct TalkArgs {
     /// Mode txtime: how far ahead of its transmit time a datagram is sent.
     #[arg(long, value_name = "TIME", default_value = "300us", value_parser = span)]
     lead: Nanos,
+    /// Mode txtime: ask for a time that is so much later. For etf, which sends its delta before the asked one.
+    #[arg(long, value_name = "TIME", default_value = "0ns", value_parser = span, hide = true)]
+    ask_later: Nanos,
     /// The clock that transmit times are counted on.
     #[arg(long, default_value = "tai")]
     clock: ClockName,
@@ -124,6 +127,7 @@ fn options(args: &TalkArgs) -> Result<TalkerOptions, Failed> {
             Keeper::Sleep => Mode::Sleep,
             Keeper::Spin => Mode::Spin { margin: args.spin_margin },
         },
+        ask_later: args.ask_later,
         clock: match args.clock {
             ClockName::Tai => ScheduleClock::Tai,
             ClockName::Monotonic => ScheduleClock::Monotonic,

@@ -3,7 +3,7 @@
 //! Ratios are of medians over the rounds, at every payload; the bars are the 64 octet ones.
 
 use super::{Load, Path};
-use ktsn_measure::results::{Comparison, Document, Question, Round, Series};
+use ktsn_measure::results::{Check, Document, Question, Round, Series};
 
 /// The payload that the bars are about.
 pub const PAYLOAD_OCTETS: usize = 64;
@@ -41,7 +41,7 @@ const SPINNERS: [Path; 4] = [Path::PacketSpin, Path::PacketSpinFree, Path::BareS
 const CAPTURE_BARS: [(&str, f64); 3] =
     [("transmit_error_ns.p50", 150.0), ("late_over_1us_ratio", 0.05), ("early", 0.0)];
 
-/// etf that delivers less is no rival: its set-up is at fault.
+/// A qdisc that delivers less is no rival: its set-up is at fault.
 const DELIVERED_MIN: f64 = 0.99;
 
 /// Adds the comparisons that the document has the paths for.
@@ -59,51 +59,56 @@ pub fn compare(document: &mut Document) {
             answer(document, Load::Idle, Path::Ktsn, metric, Some(best), Some(bar));
         }
     }
-    for path in [Path::PodEtf, Path::BareEtf] {
-        against_etf(document, path);
-    }
+    Path::ALL.into_iter().filter(|path| path.has_qdisc()).for_each(|path| against_qdisc(document, path));
 }
 
-/// What lost, early and off frames were: the figures that etf and KTSN are compared by, each better the smaller it is.
+/// What the keepers of transmit times are compared by, each figure better the smaller it is: frames lost, frames early, size of the offset
+/// at p50 in nanoseconds.
 fn keeping(series: &Series) -> Option<[f64; 3]> {
     let offset = series.wire_offset_ns?.p50;
     Some([series.lost? as f64, series.early? as f64, offset.unsigned_abs() as f64])
 }
 
-/// Sets KTSN against a path of etf, at the delta with the fewest frames lost and at the one with the least offset. The bar
-/// `beaten_in_all`: 1 where etf loses no more frames and has no more early, and the size of its offset is less.
-fn against_etf(document: &mut Document, path: Path) {
-    let Some(ktsn) =
-        document.all_rounds(Path::Ktsn.word(), PAYLOAD_OCTETS, Some(Load::Idle.word())).and_then(keeping)
-    else {
-        return;
-    };
-    let prefix = format!("{}-", path.word());
-    let is_rival = |series: &&Series| {
-        let delivered = 1.0 - series.lost.unwrap_or(0) as f64 / series.frames_sent.unwrap_or(0) as f64;
-        series.path.starts_with(&prefix)
-            && series.round == Round::All
+/// Checks that no row of a qdisc's path is at least as good as KTSN in lost and early, and better in its offset.
+fn against_qdisc(document: &mut Document, path: Path) {
+    let is_asked = |series: &&Series| {
+        series.round == Round::All
             && series.payload_octets == PAYLOAD_OCTETS
-            && delivered >= DELIVERED_MIN
+            && series.load.as_deref() == Some(Load::Idle.word())
     };
-    let rivals =
-        || document.series.iter().filter(is_rival).filter_map(|one| Some((one.path.clone(), keeping(one)?)));
-    let by = |which: usize| {
-        rivals().min_by(|(_, one), (_, other)| {
-            one[which].total_cmp(&other[which]).then(one[2].total_cmp(&other[2]))
+    let is_of = |series: &Series| {
+        let rest = series.path.strip_prefix(path.word());
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with("us"))
+    };
+    let ktsn = document.series.iter().filter(is_asked).find(|series| series.path == Path::Ktsn.word());
+    let Some(ktsn) = ktsn.and_then(keeping) else { return };
+    let rows: Vec<_> = document.series.iter().filter(is_asked).filter(|series| is_of(series)).collect();
+    let delivers = |series: &&&Series| {
+        let [lost, sent] = [series.lost, series.frames_sent].map(Option::unwrap_or_default);
+        sent > 0 && lost as f64 <= (1.0 - DELIVERED_MIN) * sent as f64
+    };
+    let mut checks: Vec<Check> = rows
+        .iter()
+        .filter(delivers)
+        .filter_map(|series| {
+            let [lost, early, offset] = keeping(series)?;
+            let is_better = lost <= ktsn[0] && early <= ktsn[1] && offset < ktsn[2];
+            let reason = format!(
+                "lost {lost}, early {early}, off by {offset} ns; ktsn {}, {}, {} ns",
+                ktsn[0], ktsn[1], ktsn[2]
+            );
+            Some(Check::of(
+                format!("{} keeps times no better than ktsn", series.path),
+                !is_better,
+                is_better.then_some(reason),
+            ))
         })
-    };
-    let mut found: Vec<_> = [by(0), by(2)].into_iter().flatten().collect();
-    found.dedup();
-    for (name, [lost, early, offset]) in found {
-        let is_beaten = lost <= ktsn[0] && early <= ktsn[1] && offset < ktsn[2];
-        let ratio = Some(f64::from(u8::from(is_beaten)));
-        document.comparisons.push(Comparison {
-            payload_octets: Some(PAYLOAD_OCTETS),
-            load: Some(Load::Idle.word().to_owned()),
-            ..Comparison::held("beaten_in_all", Path::Ktsn.word(), Some(&name), ratio, 0.0)
-        });
+        .collect();
+    if checks.is_empty() && !rows.is_empty() {
+        let reason = format!("it delivers less than {} % in each row", DELIVERED_MIN * 100.0);
+        checks.push(Check::of(format!("{path} is a rival"), false, Some(reason)));
     }
+    document.checks.append(&mut checks);
 }
 
 /// The spinner with the least figure.

@@ -36,6 +36,7 @@ use crate::testbed::Testbed;
 use ktsn_measure::results::Document;
 pub(crate) use one_run::Bench;
 use one_run::{Row, SendCalls};
+use qdisc::Etf;
 use rival::Rival;
 use std::path::Path as FilePath;
 use switch::Switched;
@@ -121,10 +122,10 @@ impl Experiment for Paths<'_> {
         let mut rows = Vec::new();
         for &load in &plan.loads {
             for &payload in &plan.payloads {
-                let with_deltas = plan.paths_beside(load).flat_map(|path| {
-                    qdisc::deltas(path, plan.lead).into_iter().map(move |delta| (path, delta))
+                let of_paths = plan.paths_beside(load).flat_map(|path| {
+                    Etf::all(path, plan.lead).into_iter().map(move |etf| Row { path, payload, load, etf })
                 });
-                rows.extend(with_deltas.map(|(path, delta)| Row { path, payload, load, delta }));
+                rows.extend(of_paths);
             }
         }
         rows
@@ -208,7 +209,7 @@ fn describe(plan: &Plan, document: &mut Document) {
         "deadline_ns": DEADLINE.get(),
         "lead_ns": plan.lead.get(),
         "wire_at": "tap",
-        "attachment": "late = send (default by-clock): a frame that its program sent late leaves and is counted late, as on the other paths; \
+        "attachment": "late = send (default by-clock): a frame that its program sent late leaves and is counted late, as on all other paths but etf's; \
                        by default it would be dropped as missed. All else is the default",
         "placement": if plan.setup.functional {
             "none: a functional run, its times mean nothing"

@@ -8,7 +8,7 @@
 use super::load::Load;
 use super::path::Path;
 use super::plan::Plan;
-use super::qdisc::Qdisc;
+use super::qdisc::{Etf, Qdisc};
 use super::switch::{SENDER_MAX, Switch, Switched};
 use super::{capture, receiving_daemon};
 use crate::carry_out::Measured;
@@ -43,15 +43,13 @@ pub(super) struct Row {
     pub(super) path: Path,
     pub(super) payload: usize,
     pub(super) load: Load,
-    /// etf's.
-    pub(super) delta: Option<Nanos>,
+    pub(super) etf: Option<Etf>,
 }
 
 impl Row {
-    /// The path's name in the results; etf's with the delta.
+    /// The path's name in the results.
     pub(super) fn series(&self) -> String {
-        let delta = self.delta.map_or_else(String::new, |delta| format!("-{}us", delta.get() / 1_000));
-        format!("{}{delta}", self.path)
+        format!("{}{}", self.path, self.etf.map_or_else(String::new, Etf::suffix))
     }
 }
 
@@ -147,7 +145,7 @@ impl Bench<'_> {
         let far = short
             .then(|| receiving_daemon::start(&self.plan.setup.tools, self.testbed, self.directory))
             .transpose()?;
-        let _qdisc = Qdisc::put(path, row.delta, &self.testbed.a)?;
+        let _qdisc = Qdisc::put(path, row.etf, &self.testbed.a)?;
         let _running = self.switch.map(Switch::go_on).transpose()?;
         let mut tap = self.tap().start(self.directory)?;
         let mut listener = self.listener(path).start(self.directory)?;
@@ -157,7 +155,10 @@ impl Bench<'_> {
         let far_cpu = cpu_time_of(far.as_ref())?;
         let loaded = load.octets(self.testbed)?;
         let (mut machine, mut begun) = (CpuUse::now(), std::time::Instant::now());
-        let mut talker = self.talker(path, row.payload, first_sequence, margin).start(self.directory)?;
+        let later = row.etf.filter(|etf| etf.is_asked_later);
+        let later = later.map(|etf| format!("--ask-later={}ns", etf.delta.get()));
+        let talker = self.talker(path, row.payload, first_sequence, margin).args(later);
+        let mut talker = talker.start(self.directory)?;
         if path == Path::DpdkVirtioUser {
             // It makes its device first, and the switch finds it within seconds.
             talker.wait_ready(SENDER_MAX)?;

@@ -13,8 +13,10 @@ ktsn_model::words! {
         PacketSpin = "packet-spin",
         /// The same; it spins for as long as helps.
         PacketSpinFree = "packet-spin-free",
-        /// Host to host; SO_TXTIME, and etf on the uplink.
+        /// Host to host; SO_TXTIME on CLOCK_TAI, and etf on the uplink.
         BareEtf = "bare-etf",
+        /// Host to host; SO_TXTIME on CLOCK_MONOTONIC, and fq on the uplink.
+        BareFq = "bare-fq",
         /// Pod to pod on Flannel's path; SO_TXTIME on CLOCK_TAI, and etf on the uplink.
         PodEtf = "pod-etf",
         /// Pod to pod on Flannel's path; SO_TXTIME on CLOCK_MONOTONIC, and fq on the uplink.
@@ -74,18 +76,18 @@ impl Path {
     /// Whether talker and listener are in pods.
     #[must_use]
     pub const fn in_pods(self) -> bool {
-        !matches!(self, Self::Bare | Self::BareSpin | Self::BareEtf) && !self.is_packet()
+        !matches!(self, Self::Bare | Self::BareSpin | Self::BareEtf | Self::BareFq) && !self.is_packet()
     }
 
     /// Those whose transmit times the kernel keeps, by a qdisc on the uplink.
     #[must_use]
     pub const fn has_qdisc(self) -> bool {
-        matches!(self, Self::BareEtf | Self::PodEtf | Self::PodFq)
+        matches!(self, Self::BareEtf | Self::BareFq | Self::PodEtf | Self::PodFq)
     }
 
     /// The clock of the talker's transmit times; fq knows one alone.
     pub(crate) const fn clock(self) -> &'static str {
-        if matches!(self, Self::PodFq) { "monotonic" } else { "tai" }
+        if matches!(self, Self::PodFq | Self::BareFq) { "monotonic" } else { "tai" }
     }
 
     /// Whether ktsnd sends its frames.
@@ -127,7 +129,7 @@ impl Path {
             Self::Bare | Self::Flannel | Self::FlannelOther => "sleep",
             Self::BareSpin | Self::FlannelSpin => "spin",
             Self::Ktsn | Self::KtsnCapture | Self::KtsnShort | Self::KtsnOvsDpdk => "txtime",
-            Self::BareEtf | Self::PodEtf | Self::PodFq => "txtime",
+            Self::BareEtf | Self::BareFq | Self::PodEtf | Self::PodFq => "txtime",
             // Not `ktsn talk`: they poll their clock.
             Self::DpdkVirtioUser | Self::PacketSpin | Self::PacketSpinFree => "poll",
         }

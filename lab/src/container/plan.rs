@@ -11,6 +11,9 @@ use ktsn_time::Nanos;
 /// How far ahead programs with a transmit time send, unless an experiment says otherwise.
 pub const LEAD: Nanos = Nanos::from_micros(300);
 
+/// The observers stay for 300 ms after the last call.
+const LEAD_MAX: Nanos = Nanos::from_millis(200);
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -35,10 +38,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The paths that are measured beside a load: those through the switch are idle only. Its polling thread has a CPU for itself,
-    /// which is the load's.
+    /// The paths that are measured beside a load. Those through the switch are idle only: its polling thread has a CPU for itself, which
+    /// is the load's. So are those of a qdisc: the load's frames have no time that it could keep.
     pub fn paths_beside(&self, load: Load) -> impl Iterator<Item = Path> {
-        self.paths.iter().copied().filter(move |path| load == Load::Idle || !path.is_switched())
+        self.paths
+            .iter()
+            .copied()
+            .filter(move |path| load == Load::Idle || !(path.is_switched() || path.has_qdisc()))
     }
 
     /// # Errors
@@ -53,8 +59,8 @@ impl Plan {
         if !(Nanos::from_micros(500)..=Nanos::from_seconds(1)).contains(&self.period) {
             return usage(format!("period: {}: expected 500 us to 1 s", self.period));
         }
-        if !(Nanos::from_micros(50)..=Nanos::from_seconds(1)).contains(&self.lead) {
-            return usage(format!("lead: {}: expected 50 us to 1 s", self.lead));
+        if !(Nanos::from_micros(50)..=LEAD_MAX).contains(&self.lead) {
+            return usage(format!("lead: {}: expected 50 us to 200 ms", self.lead));
         }
         for &octets in &self.payloads {
             check_size(octets).map_err(|error| LabError::Usage(format!("payload: {error}")))?;

@@ -87,7 +87,7 @@ mod tests {
     const PERIOD: Nanos = Nanos::from_millis(1);
 
     fn ran(rival: &mut Rival, path: Path, talker: f64, daemon: Option<f64>) {
-        let row = Row { path, payload: 64, load: Load::Idle, delta: None };
+        let row = Row { path, payload: 64, load: Load::Idle, etf: None };
         let margin = rival.margin(path);
         let series = Series { talker_cpu_ratio: Some(talker), daemon_cpu_ratio: daemon, ..Series::default() };
         rival.took(row, margin, PERIOD, &[series]);

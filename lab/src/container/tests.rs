@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
 use crate::experiment::Setup;
-use ktsn_measure::results::{Document, Round, Series};
+use ktsn_measure::results::{Check, CheckOutcome, Document, Round, Series};
 use ktsn_measure::stats::Statistics;
 use ktsn_time::Nanos;
 
@@ -53,7 +53,8 @@ fn good() -> Series {
 #[test]
 fn wrong_plans_are_refused_by_field() {
     plan().check().unwrap();
-    let cases: [(Plan, &str); 7] = [
+    let cases: [(Plan, &str); 8] = [
+        (Plan { lead: Nanos::from_millis(201), ..plan() }, "lead"),
         (Plan { loads: Vec::new(), ..plan() }, "a load"),
         (Plan { loads: vec![Load::Idle, Load::Idle], ..plan() }, "load: idle is named twice"),
         (Plan { payloads: vec![15], ..plan() }, "payload"),
@@ -136,12 +137,11 @@ fn hard_counts_are_violations() {
     }
 }
 
-/// etf at three deltas beside a KTSN of 2,100 ns.
+/// Rows of qdiscs beside a KTSN of 2,100 ns.
 #[test]
-fn etf_is_compared_at_the_delta_with_the_fewest_lost_and_at_the_one_with_the_least_offset() {
+fn a_qdisc_that_keeps_times_better_fails_a_check() {
     let beside = |rows: &[(&str, u64, u64, i64)]| {
         let mut document = document(good());
-        document.comparisons.clear();
         let of = |&(path, lost, early, p50): &(&str, u64, u64, i64)| Series {
             path: path.to_owned(),
             round: Round::Number(1),
@@ -153,17 +153,15 @@ fn etf_is_compared_at_the_delta_with_the_fewest_lost_and_at_the_one_with_the_lea
         };
         rows.iter().for_each(|row| document.add_rounds(vec![of(row)]));
         bars::compare(&mut document);
-        let found = document.comparisons.iter().filter(|one| one.metric == "beaten_in_all");
-        found.map(|one| (one.to.clone().unwrap(), one.holds.unwrap())).collect::<Vec<_>>()
+        let is_passed = |check: Check| (check.name, check.outcome == CheckOutcome::Passed);
+        document.checks.into_iter().map(is_passed).collect::<Vec<_>>()
     };
-    let named = |found: &[(&str, bool)]| {
-        found.iter().map(|&(name, holds)| (name.to_owned(), holds)).collect::<Vec<_>>()
-    };
+    let named = |name: &str, passed| (format!("{name} keeps times no better than ktsn"), passed);
     // The one of 18 us delivers too little, whatever its offset is.
     let rows =
-        [("pod-etf-18us", 11, 0, 10), ("pod-etf-75us", 5, 900, -900), ("pod-etf-150us", 0, 1_000, -70_000)];
-    assert_eq!(beside(&rows), named(&[("pod-etf-150us", true), ("pod-etf-75us", true)]));
-    assert_eq!(beside(&[("bare-etf-75us", 0, 0, 2_000)]), named(&[("bare-etf-75us", false)]));
-    assert_eq!(beside(&[("bare-etf-75us", 0, 0, 2_200)]), named(&[("bare-etf-75us", true)]));
-    assert_eq!(beside(&[("bare-etf-75us", 600, 0, 100)]), []);
+        [("pod-etf-18us", 11, 0, 10), ("pod-etf-75us", 5, 900, -900), ("pod-etf-later-150us", 0, 0, 2_099)];
+    assert_eq!(beside(&rows), [named("pod-etf-75us", true), named("pod-etf-later-150us", false)]);
+    let rows = [("bare-fq", 0, 0, 2_100), ("pod-fq", 0, 1, 2_000)];
+    assert_eq!(beside(&rows), [named("bare-fq", true), named("pod-fq", true)]);
+    assert_eq!(beside(&[("bare-etf-75us", 600, 0, 100)]), [("bare-etf is a rival".to_owned(), false)]);
 }
