@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(directory)
 		plugin = filepath.Join(directory, "tsn-cni")
-		if out, err := exec.Command("go", "build", "-tags", "ktsnfault", "-o", plugin, ".").CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-tags", "ktsnfault,grpcnotrace,nethttpomithttp2", "-o", plugin, ".").CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%v: %s\n", err, out)
 			return 1
 		}
