@@ -12,7 +12,7 @@ fi
 # shellcheck source=scripts/leftovers.sh
 . scripts/leftovers.sh
 mkdir -p out/test
-"${CARGO:-cargo}" test --locked -q -p ktsn-tests --test clients -- "$@" 2>&1 </dev/null | tee out/test/clients.out
+"${CARGO:-cargo}" test --locked -q --test clients -- "$@" 2>&1 </dev/null | tee out/test/clients.out
 status=${PIPESTATUS[0]}
 leftovers >&2 || status=1
 tail -n 1 out/test/clients.out >out/test/clients.txt

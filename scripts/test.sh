@@ -48,15 +48,18 @@ once() {
     echo "$status" >"$out/$name.status"
 }
 
-# The optional port, which nothing else of the build needs; and backends of vhost-user, which keep a CPU busy.
+# The optional port, which nothing else of the build needs; and backends of vhost-user, which keep a CPU busy. The members are the same in
+# each suite: with others cargo builds all dependencies again.
 dpdk() {
-    suite dpdk "$cargo" test --locked --no-fail-fast -p ktsn-port --features dpdk --lib --test dpdk -- --show-output
-    suite dpdk-daemon "$cargo" test --locked --no-fail-fast -p ktsnd --features dpdk --lib dpdk -- --show-output
-    suite vhost-user "$cargo" test --locked --no-fail-fast -p ktsn-virtio-net --features testpmd --test testpmd -- --show-output --test-threads=1
-    suite dpdk-end-to-end "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test dpdk_daemon -- --show-output
-    suite ovs-end-to-end "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test ovs_daemon -- --show-output
-    suite datapaths-dpdk "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test datapaths_dpdk -- --show-output --test-threads=1
-    suite ovs-guests "$cargo" test --locked --no-fail-fast -p ktsn-tests --features dpdk --test ovs_guests -- --show-output --test-threads=1
+    local with_dpdk=("$cargo" test --locked --no-fail-fast -p ktsn-port -p ktsnd -p ktsn-virtio-net -p ktsn-tests
+        --features ktsn-port/dpdk,ktsnd/dpdk,ktsn-virtio-net/testpmd,ktsn-tests/dpdk)
+    suite dpdk "${with_dpdk[@]}" --test dpdk -- --show-output
+    suite dpdk-daemon "${with_dpdk[@]}" --lib dpdk -- --show-output
+    suite vhost-user "${with_dpdk[@]}" --test testpmd -- --show-output --test-threads=1
+    suite dpdk-end-to-end "${with_dpdk[@]}" --test dpdk_daemon -- --show-output
+    suite ovs-end-to-end "${with_dpdk[@]}" --test ovs_daemon -- --show-output
+    suite datapaths-dpdk "${with_dpdk[@]}" --test datapaths_dpdk -- --show-output --test-threads=1
+    suite ovs-guests "${with_dpdk[@]}" --test ovs_guests -- --show-output --test-threads=1
 }
 
 workspace() {
@@ -87,7 +90,8 @@ case "${1:-}" in
 dpdk) dpdk ;;
 k8s) suite k8s scripts/go.sh test ;;
 loom) loom_models ;;
-vm) suite vm "$cargo" test --locked --no-fail-fast -p ktsn-tests --test guests -- --show-output --test-threads=1 ;;
+# Without -p: with other members of the workspace cargo builds all dependencies again. A guest keeps one CPU busy, and often waits.
+vm) suite vm "$cargo" test --locked --no-fail-fast --test guests -- --show-output --test-threads=2 ;;
 *)
     echo "test: unknown suite '$1', expected dpdk, k8s, loom or vm" >&2
     exit 2

@@ -51,29 +51,24 @@ pub(crate) fn built(arguments: &[&str], artefact: &str) -> PathBuf {
     artefact
 }
 
-/// The command line `ktsn`, with `ktsn-bench` and `ktsnd` beside it, built once per test binary.
+/// One of the programs `ktsn`, `ktsn-bench` and `ktsnd`, which lie beside each other, built once per test binary. All members of the
+/// workspace are selected, as by `cargo test`: with other members cargo builds all dependencies again.
+///
+/// # Panics
+/// When they do not build.
+pub(crate) fn program(name: &str) -> PathBuf {
+    static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
+    let programs = ["--bin", "ktsn", "--bin", "ktsn-bench", "--bin", "ktsnd"];
+    PROGRAMS.get_or_init(|| built(&programs, "debug/ktsn")).with_file_name(name)
+}
+
+/// The command line `ktsn`, with `ktsn-bench` and `ktsnd` beside it.
 ///
 /// # Panics
 /// When they do not build.
 pub fn ktsn() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let programs = [
-            "-p",
-            "ktsn",
-            "-p",
-            "ktsn-bench",
-            "-p",
-            "ktsnd",
-            "--bin",
-            "ktsn",
-            "--bin",
-            "ktsn-bench",
-            "--bin",
-            "ktsnd",
-        ];
-        built(&programs, "debug/ktsn")
-    })
+    BINARY.get_or_init(|| program("ktsn"))
 }
 
 /// `programs/NAME.c`, or where there is no such file all of `programs/NAME_*.c`, compiled once per test binary.
