@@ -64,7 +64,7 @@ test-docs: docs build ## runs the commands that the pages show, into out/test-do
 	@tests/docs/test.py $(BIN) $(if $(ONLY),--only "$(ONLY)")
 
 test-injections: setup ## a signal at every instruction of an expecting call, by ptrace, minutes (root, x86-64); ONLY=text
-	$(CARGO) test --locked -p ktsn-tests --test injections -- --nocapture --test-threads=1 $(ONLY)
+	$(CARGO) test --locked --test injections -- --nocapture --test-threads=1 $(ONLY)
 
 test-hostile: programs ## pods attack a daemon beside an innocent stream, timed, into out/hostile/results.json (root); ONLY=text ROUNDS=10
 	@PROGRAMS=$(BIN) ONLY="$(ONLY)" ROUNDS="$(ROUNDS)" FRAMES="$(FRAMES)" QUIET="$(QUIET)" scripts/hostile.sh

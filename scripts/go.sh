@@ -72,7 +72,7 @@ case ${1:-} in
         ;;
     test)
         shift
-        (cd .. && "${CARGO:-cargo}" build --locked --bin ktsn --bin ktsn-bench --bin ktsnd && "${CARGO:-cargo}" build --locked --profile hook -p libktsn)
+        (cd .. && "${CARGO:-cargo}" test --no-run --locked --test talk_listen --test command_line && "${CARGO:-cargo}" build --locked --profile hook -p libktsn)
         CGO_ENABLED=1 go test -json -race -count=1 -timeout 20m "$@" ./...
         ;;
     *)

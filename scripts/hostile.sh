@@ -15,7 +15,7 @@ export PROGRAMS
 # shellcheck source=scripts/leftovers.sh
 . scripts/leftovers.sh
 mkdir -p out/hostile
-"${CARGO:-cargo}" test --locked -q -p ktsn-tests --test test-hostile -- "$@" 2>&1 </dev/null | tee out/hostile/log.txt
+"${CARGO:-cargo}" test --locked -q --test test-hostile -- "$@" 2>&1 </dev/null | tee out/hostile/log.txt
 status=${PIPESTATUS[0]}
 leftovers >&2 || status=1
 exit "$status"

@@ -74,8 +74,9 @@ step shellcheck shell
 step rustfmt "$cargo" fmt --all --check
 step clippy clippy --workspace --exclude libktsn --all-targets
 # Programs of make targets that `cargo test` leaves out.
-step clippy-targets clippy -p ktsn-tests --test clients --test injections --test guests --test test-hostile --test bench-recovery
-step clippy-dpdk clippy -p ktsn-port -p ktsnd -p ktsn-bench -p ktsn-tests --features ktsn-port/dpdk,ktsnd/dpdk,ktsn-bench/dpdk,ktsn-tests/dpdk --all-targets
+step clippy-targets clippy --test clients --test injections --test guests --test test-hostile --test bench-recovery --test testpmd \
+    --test dpdk_daemon --test ovs_daemon --test datapaths_dpdk --test ovs_guests
+step clippy-dpdk clippy --workspace --exclude libktsn --all-targets --features ktsnd/dpdk,ktsn-bench/dpdk
 step clippy-libktsn clippy_hook
 step clippy-loom clippy_loom
 step rustdoc rustdoc

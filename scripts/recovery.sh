@@ -13,7 +13,7 @@ export KTSND
 # shellcheck source=scripts/leftovers.sh
 . scripts/leftovers.sh
 mkdir -p out/bench
-"${CARGO:-cargo}" test --locked -q -p ktsn-tests --test bench-recovery -- "$@" </dev/null
+"${CARGO:-cargo}" test --locked -q --test bench-recovery -- "$@" </dev/null
 status=$?
 leftovers >&2 || status=1
 exit "$status"

@@ -48,18 +48,16 @@ once() {
     echo "$status" >"$out/$name.status"
 }
 
-# The optional port, which nothing else of the build needs; and backends of vhost-user, which keep a CPU busy. The members are the same in
-# each suite: with others cargo builds all dependencies again.
+# The optional port, which nothing else of the build needs; and backends of vhost-user, which keep a CPU busy.
 dpdk() {
-    local with_dpdk=("$cargo" test --locked --no-fail-fast -p ktsn-port -p ktsnd -p ktsn-virtio-net -p ktsn-tests
-        --features ktsn-port/dpdk,ktsnd/dpdk,ktsn-virtio-net/testpmd,ktsn-tests/dpdk)
-    suite dpdk "${with_dpdk[@]}" --test dpdk -- --show-output
-    suite dpdk-daemon "${with_dpdk[@]}" --lib dpdk -- --show-output
-    suite vhost-user "${with_dpdk[@]}" --test testpmd -- --show-output --test-threads=1
-    suite dpdk-end-to-end "${with_dpdk[@]}" --test dpdk_daemon -- --show-output
-    suite ovs-end-to-end "${with_dpdk[@]}" --test ovs_daemon -- --show-output
-    suite datapaths-dpdk "${with_dpdk[@]}" --test datapaths_dpdk -- --show-output --test-threads=1
-    suite ovs-guests "${with_dpdk[@]}" --test ovs_guests -- --show-output --test-threads=1
+    local test=("$cargo" test --locked --no-fail-fast)
+    suite dpdk "${test[@]}" --features ktsnd/dpdk --test dpdk -- --show-output
+    suite dpdk-libraries "${test[@]}" --features ktsnd/dpdk --lib dpdk -- --show-output
+    suite vhost-user "${test[@]}" --test testpmd -- --show-output --test-threads=1
+    suite dpdk-end-to-end "${test[@]}" --test dpdk_daemon -- --show-output
+    suite ovs-end-to-end "${test[@]}" --test ovs_daemon -- --show-output
+    suite datapaths-dpdk "${test[@]}" --test datapaths_dpdk -- --show-output --test-threads=1
+    suite ovs-guests "${test[@]}" --test ovs_guests -- --show-output --test-threads=1
 }
 
 workspace() {
@@ -85,12 +83,13 @@ loom_models() {
     fi
 }
 
+# Without -p: with other members of the workspace cargo takes other features, and builds the dependencies again.
 case "${1:-}" in
 "") workspace ;;
 dpdk) dpdk ;;
 k8s) suite k8s scripts/go.sh test ;;
 loom) loom_models ;;
-# Without -p: with other members of the workspace cargo builds all dependencies again. A guest keeps one CPU busy, and often waits.
+# A guest keeps one CPU busy, and often waits.
 vm) suite vm "$cargo" test --locked --no-fail-fast --test guests -- --show-output --test-threads=2 ;;
 *)
     echo "test: unknown suite '$1', expected dpdk, k8s, loom or vm" >&2

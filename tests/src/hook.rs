@@ -18,13 +18,13 @@ use crate::peer::{Behaviour, Events, Peer};
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let library = built(&["-p", "libktsn", "--profile", "hook"], "hook/libktsn.so");
+        let library = ktsn_eventually::library();
         // Programs without rights have to load it, too; a tree in root's home is closed to them.
         if library.ancestors().skip(1).all(may_be_entered_by_all) {
-            return library;
+            return library.to_path_buf();
         }
         let copy = lasting_directory().join("libktsn.so");
-        std::fs::copy(&library, &copy).expect("copy of the library");
+        std::fs::copy(library, &copy).expect("copy of the library");
         copy
     })
 }
@@ -35,40 +35,13 @@ fn may_be_entered_by_all(directory: &Path) -> bool {
     mode.is_ok_and(|mode| mode & 0o001 != 0)
 }
 
-/// What `cargo build` with these arguments makes, in the target directory that the test itself lies in.
-pub(crate) fn built(arguments: &[&str], artefact: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let target = std::env::current_exe().expect("test binary");
-    // …/TARGET/PROFILE/deps/test
-    let target = target.ancestors().nth(3).expect("target directory").to_path_buf();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--locked"]).args(arguments).arg("--target-dir").arg(&target).current_dir(root);
-    let done = command.output().expect("cargo");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let artefact = target.join(artefact);
-    assert!(artefact.is_file(), "{}", artefact.display());
-    artefact
-}
-
-/// One of the programs `ktsn`, `ktsn-bench` and `ktsnd`, which lie beside each other, built once per test binary. All members of the
-/// workspace are selected, as by `cargo test`: with other members cargo builds all dependencies again.
-///
-/// # Panics
-/// When they do not build.
-pub(crate) fn program(name: &str) -> PathBuf {
-    static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
-    let programs = ["--bin", "ktsn", "--bin", "ktsn-bench", "--bin", "ktsnd"];
-    PROGRAMS.get_or_init(|| built(&programs, "debug/ktsn")).with_file_name(name)
-}
-
 /// The command line `ktsn`, with `ktsn-bench` and `ktsnd` beside it.
 ///
 /// # Panics
 /// When they do not build.
 pub fn ktsn() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| program("ktsn"))
+    BINARY.get_or_init(|| ktsn_eventually::programs().join("ktsn"))
 }
 
 /// `programs/NAME.c`, or where there is no such file all of `programs/NAME_*.c`, compiled once per test binary.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `ktsn bench datapaths` over OVS-DPDK with vhost-user (make test-dpdk): frames both ways through the driver of `virtio-net/`, and what is
 //! said without huge pages. Nothing here judges a time.
-#![cfg(feature = "dpdk")]
 
 use std::process::{Command, Output};
 

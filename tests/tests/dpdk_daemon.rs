@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A ktsnd that was built with DPDK, its uplink one of DPDK's ports: from an ordinary program under libktsn to the far end
 //! of the wire. `net_af_packet` on a veth, no huge pages, no PCI: it shows the way, not what a card would gain.
-#![cfg(feature = "dpdk")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +20,16 @@ fn ktsnd(folder: &Path) -> PathBuf {
     let target = own.ancestors().nth(3).expect("target directory");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--locked", "-p", "ktsnd", "--bin", "ktsnd", "--features", "dpdk", "--target-dir"])
+        .args([
+            "test",
+            "--no-run",
+            "--locked",
+            "--features",
+            "ktsnd/dpdk",
+            "--test",
+            "command_line",
+            "--target-dir",
+        ])
         .arg(target)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
         .output()

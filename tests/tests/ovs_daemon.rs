@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An attachment whose egress is a private OVS-DPDK: from an ordinary program under libktsn through the switch to a device. The
 //! switch is killed under traffic and starts again.
-#![cfg(feature = "dpdk")]
 
 use std::time::{Duration, Instant};
 

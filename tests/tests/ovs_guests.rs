@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Guests behind a private OVS-DPDK, by vhost-user: frames reach the other guest, and a switch that is killed under traffic ends the
 //! experiment by name and leaves nothing. Needs huge pages, so it is a suite of `make test-dpdk`.
-#![cfg(feature = "dpdk")]
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -1,28 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What tests of whole experiments share. In: nothing. Out: the shipped programs, built once; the namespaces that this
+//! What tests of whole experiments share. In: nothing. Out: the shipped programs; the namespaces that this
 //! process has made and not removed.
 
 use ktsn_lab::{Setup, Tools};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
-/// The programs, built once: the binaries in the tests' own profile, the library in its own.
+/// The shipped programs.
 pub(crate) fn tools() -> &'static Tools {
     static TOOLS: OnceLock<Tools> = OnceLock::new();
     TOOLS.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        // …/TARGET/PROFILE/deps/test
-        let (target, profile) = (test.ancestors().nth(3).unwrap(), test.ancestors().nth(2).unwrap());
-        let profile_name = profile.file_name().unwrap().to_str().unwrap();
-        let cargo_name = if profile_name == "debug" { "dev" } else { profile_name };
-        build(target, &["-p", "ktsn", "-p", "ktsn-bench", "-p", "ktsnd", "--bins", "--profile", cargo_name]);
-        build(target, &["-p", "libktsn", "--profile", "hook"]);
+        let programs = ktsn_eventually::programs();
         Tools {
-            ktsn: profile.join("ktsn"),
-            bench: profile.join("ktsn-bench"),
-            ktsnd: profile.join("ktsnd"),
-            libktsn: target.join("hook/libktsn.so"),
+            ktsn: programs.join("ktsn"),
+            bench: programs.join("ktsn-bench"),
+            ktsnd: programs.join("ktsnd"),
+            libktsn: ktsn_eventually::library().to_path_buf(),
         }
     })
 }
@@ -31,18 +24,6 @@ pub(crate) fn tools() -> &'static Tools {
 pub(crate) fn setup(directory: &Path) -> Setup {
     let lock = Some(directory.join("out/.measure.lock"));
     Setup { tools: tools().clone(), lock, command: vec!["test".to_owned()], functional: true }
-}
-
-fn build(target: &Path, what: &[&str]) {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
-        .args(["build", "--locked", "--target-dir"])
-        .arg(target)
-        .args(what)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 }
 
 /// Those of this process that still exist.

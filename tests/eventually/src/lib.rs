@@ -4,6 +4,10 @@
 //!
 //! In: a question that is asked again. Out: the first answer. It judges no duration: a limit only ends a test that would hang.
 
+mod programs;
+
+pub use programs::{library, programs};
+
 use std::fmt::Display;
 use std::io::Write as _;
 use std::path::Path;

@@ -25,7 +25,7 @@ pub const NAME: &str = "pod-a";
 /// When it does not build.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| hook::program("ktsnd"))
+    BINARY.get_or_init(|| ktsn_eventually::programs().join("ktsnd"))
 }
 
 /// One attachment of the configuration.
