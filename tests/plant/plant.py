@@ -19,7 +19,7 @@ import sys
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / name) for name in ("tests/k8s", "tests/package", "tests/plant")]
+sys.path[:0] = [str(ROOT / name) for name in ("tests/k8s", "tests/package", "tests/plant", "tests/plant/scenes")]
 from kit.checks import Checks, Skip, only  # noqa: E402
 from kit.space import until  # noqa: E402
 import host as hosts  # noqa: E402
