@@ -54,7 +54,7 @@ test-virtio-net: setup ## the driver of virtio-net/: on the host, and in guests 
 test-package: package ## installs and removes the packages in a clean Debian 12 and in a guest of it under systemd, starts the images' programs, into out/test-package (root); OLD=an older out/package: update and rollback
 	@tests/package/test.py $(BIN) $(OLD)
 
-test-plant: package ## two hosts with real drivers and other kernels under QEMU 11, each scene of tests/plant/scenes, into out/plant (root); ALL=1: each card with each kernel; ONLY=text
+test-plant: package ## two hosts with real drivers and other kernels under QEMU 11, the scenes of tests/plant/scenes, into out/plant (root); ALL=1: all cards, kernels and scenes; ONLY=text
 	@tests/plant/plant.py $(if $(ALL),--all) $(if $(ONLY),--only "$(ONLY)")
 
 docs: programs ## the documentation as HTML with search, into out/docs/html
