@@ -25,6 +25,9 @@ use languages::{Language, Languages};
 use report::Report;
 use world::{Receive, World};
 
+/// Testbeds for the small programs.
+const WORLDS: usize = 3;
+
 fn run(filter: &str) -> anyhow::Result<bool> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
     report::self_test()?;
@@ -33,25 +36,27 @@ fn run(filter: &str) -> anyhow::Result<bool> {
     println!("test-clients: building the small programs");
     let languages = Languages::build(&root)?;
     let listener = languages.program(Language::Gnu).expect("always built")[0].clone();
-    let mut world = World::new(Path::new(&listener));
+    let world = || (World::new(Path::new(&listener)), table::Recorded::new());
+    let mut worlds: Vec<_> = (0..WORLDS).map(|_| world()).collect();
     let selftests = selftests::build(&root);
     // What the kernel alone shows is recorded once.
-    let (mut small, mut large) = (table::Recorded::new(), selftests::Recorded::new());
+    let mut large = selftests::Recorded::new();
     let (mut ordinary, mut isochron) = (programs::Recorded::new(), BTreeMap::new());
     for receive in [Receive::Kernel, Receive::Expect] {
-        world.set_receive(receive);
+        worlds.iter_mut().for_each(|(world, _)| world.set_receive(receive));
         println!("test-clients: --receive {}", receive.word());
         println!("test-clients: the table, {} small programs", cases.len());
-        table::run(&mut world, &languages, &cases, filter, &mut small, &mut report);
+        table::run(&mut worlds, &languages, &cases, filter, &mut report);
+        let world = &mut worlds[0].0;
         println!("test-clients: the kernel's own selftests");
-        selftests::run(&mut world, (&root, &selftests), filter, &mut large, &mut report)?;
+        selftests::run(world, (&root, &selftests), filter, &mut large, &mut report)?;
         println!("test-clients: ordinary programs");
-        programs::run(&mut world, &root, filter, &mut ordinary, &mut report)?;
-        isochron::run(&mut world, &root, filter, &mut isochron, &mut report);
-        quic::run(&mut world, filter, &mut report);
+        programs::run(world, &root, filter, &mut ordinary, &mut report)?;
+        isochron::run(world, &root, filter, &mut isochron, &mut report);
+        quic::run(world, filter, &mut report);
     }
     println!("test-clients: listeners of periodic datagrams");
-    periodic::run(&mut world, &root, filter, &mut report)?;
+    periodic::run(&mut worlds[0].0, &root, filter, &mut report)?;
     report.finish()
 }
 

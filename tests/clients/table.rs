@@ -4,6 +4,7 @@
 //! In: cases, built interpreters. Out: one cell for each case, language and mode.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cases::{Case, line_number};
 use crate::languages::{Language, Languages};
@@ -15,68 +16,89 @@ const MODES: [Mode; 4] = [Mode::Library, Mode::Daemon, Mode::Run, Mode::Dies];
 /// What the kernel alone showed of a case in a language, or why that is not known.
 pub(crate) type Recorded = BTreeMap<(String, &'static str), Result<Seen, String>>;
 
-/// Runs all cases whose cells contain `filter`. What the kernel shows is recorded once.
+/// Runs all cases whose cells contain `filter`, each world its share of them beside the others: a run mostly waits. What the kernel shows
+/// is recorded once.
 pub(crate) fn run(
-    world: &mut World,
+    worlds: &mut [(World, Recorded)],
     languages: &Languages,
     cases: &[Case],
     filter: &str,
-    recorded: &mut Recorded,
     report: &mut Report,
 ) {
-    for case in cases {
-        for language in languages.of(case) {
-            let cell = |world: &World, mode: Mode| {
-                world.cell(&format!("table/{}/{}/{}", case.name, language.name(), mode.name()))
-            };
-            let is_wanted = |mode: Mode| {
-                let is_of_case =
-                    case.modes.as_ref().is_none_or(|modes| modes.iter().any(|name| name == mode.name()));
-                // A static program knows no library: with or without it nothing may change.
-                let is_possible = match language {
-                    // It cannot be preloaded either.
-                    Language::Go => mode == Mode::Daemon,
-                    // One libktsn.so serves both C libraries: what a death of the daemon does is shown once.
-                    Language::Musl => mode != Mode::Dies,
-                    Language::Gnu | Language::Python => true,
-                };
-                is_of_case && is_possible && cell(world, mode).contains(filter)
-            };
-            let modes: Vec<Mode> = MODES.into_iter().filter(|mode| is_wanted(*mode)).collect();
-            if modes.is_empty() {
-                continue;
-            }
-            let Some(program) = languages.program(language) else {
-                for mode in modes {
-                    let (word, reason) = language.missing();
-                    report.skip(&cell(world, mode), word, reason);
-                }
-                continue;
-            };
-            let mut command = program.to_vec();
-            command.extend(case.arguments());
-            let peer = |expected| Peer { pod: &case.peer, group: case.group.as_deref(), expected };
-            let kernel = recorded.entry((case.name.clone(), language.name())).or_insert_with(|| {
-                record(world, language, &command, peer(0)).map_err(|error| format!("{error}"))
+    let (count, report) = (worlds.len(), Mutex::new(report));
+    std::thread::scope(|scope| {
+        for (turn, (world, recorded)) in worlds.iter_mut().enumerate() {
+            let (share, report) = (cases.iter().skip(turn).step_by(count), &report);
+            scope.spawn(move || {
+                share.for_each(|case| run_case(world, languages, case, filter, recorded, report));
             });
-            let kernel = match kernel {
-                Ok(seen) => &*seen,
-                Err(error) => {
-                    report.add(&cell(world, Mode::Kernel), Err(format!("on the kernel alone: {error}")));
-                    continue;
-                }
+        }
+    });
+}
+
+fn locked<'a, 'b>(report: &'a Mutex<&'b mut Report>) -> MutexGuard<'a, &'b mut Report> {
+    report.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run_case(
+    world: &mut World,
+    languages: &Languages,
+    case: &Case,
+    filter: &str,
+    recorded: &mut Recorded,
+    report: &Mutex<&mut Report>,
+) {
+    for language in languages.of(case) {
+        let cell = |world: &World, mode: Mode| {
+            world.cell(&format!("table/{}/{}/{}", case.name, language.name(), mode.name()))
+        };
+        let is_wanted = |mode: Mode| {
+            let is_of_case =
+                case.modes.as_ref().is_none_or(|modes| modes.iter().any(|name| name == mode.name()));
+            // A static program knows no library: with or without it nothing may change.
+            let is_possible = match language {
+                // It cannot be preloaded either.
+                Language::Go => mode == Mode::Daemon,
+                // One libktsn.so serves both C libraries: what a death of the daemon does is shown once.
+                Language::Musl => mode != Mode::Dies,
+                Language::Gnu | Language::Python => true,
             };
+            is_of_case && is_possible && cell(world, mode).contains(filter)
+        };
+        let modes: Vec<Mode> = MODES.into_iter().filter(|mode| is_wanted(*mode)).collect();
+        if modes.is_empty() {
+            continue;
+        }
+        let Some(program) = languages.program(language) else {
             for mode in modes {
-                let expected = expect(case, language, mode, kernel);
-                // Where the number is open, the listener waits as long as it can.
-                let count = if case.uncounted.is_empty() { expected.heard.len() } else { usize::MAX };
-                let seen = world.run(&command, mode, peer(count));
-                let result = match seen {
-                    Ok(seen) => compare(case, language, mode, &expected, &seen),
-                    Err(error) => Err(format!("{error:#}")),
-                };
-                report.add(&cell(world, mode), result);
+                let (word, reason) = language.missing();
+                locked(report).skip(&cell(world, mode), word, reason);
             }
+            continue;
+        };
+        let mut command = program.to_vec();
+        command.extend(case.arguments());
+        let peer = |expected| Peer { pod: &case.peer, group: case.group.as_deref(), expected };
+        let kernel = recorded.entry((case.name.clone(), language.name())).or_insert_with(|| {
+            record(world, language, &command, peer(0)).map_err(|error| format!("{error}"))
+        });
+        let kernel = match kernel {
+            Ok(seen) => &*seen,
+            Err(error) => {
+                locked(report).add(&cell(world, Mode::Kernel), Err(format!("on the kernel alone: {error}")));
+                continue;
+            }
+        };
+        for mode in modes {
+            let expected = expect(case, language, mode, kernel);
+            // Where the number is open, the listener waits as long as it can.
+            let count = if case.uncounted.is_empty() { expected.heard.len() } else { usize::MAX };
+            let seen = world.run(&command, mode, peer(count));
+            let result = match seen {
+                Ok(seen) => compare(case, language, mode, &expected, &seen),
+                Err(error) => Err(format!("{error:#}")),
+            };
+            locked(report).add(&cell(world, mode), result);
         }
     }
 }
