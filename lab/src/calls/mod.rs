@@ -18,8 +18,9 @@ use crate::command::run;
 use crate::error::LabError;
 use crate::sys;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const PREFIX: &str = "ktsnlab-";
 /// What is traced. The first two bear the thread's number, the third those of the thread that leaves a CPU and of the next.
@@ -150,9 +151,18 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        // An instance that was never made has nothing to remove.
-        let _ = std::fs::remove_dir(&self.instance);
-        if let Err(error) = run(None, &format!("umount {}", self.tracefs.display())) {
+        // An instance that was never made has nothing to remove. A child that another thread is just starting holds its files until it runs
+        // its program.
+        let is_busy = || {
+            std::fs::remove_dir(&self.instance).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+        };
+        for _ in 0..1_000 {
+            if !is_busy() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if let Err(error) = run(None, &format!("umount --lazy {}", self.tracefs.display())) {
             eprintln!("warning: {error}");
         }
     }
@@ -256,12 +266,12 @@ mod tests {
             });
         }
         let slept_from = monotonic_now();
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(2));
         let slept_to = monotonic_now();
         // Others may take the CPU within one call, and the kernel leaves switches from idle out; not each time.
         for _ in 0..AFTER {
             socket.send_to(b"x", to).unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
         let seen = trace.finish().unwrap();
         assert_eq!(seen.calls().len(), brackets.len() + AFTER);
