@@ -89,8 +89,7 @@ case "${1:-}" in
 dpdk) dpdk ;;
 k8s) suite k8s scripts/go.sh test ;;
 loom) loom_models ;;
-# A guest keeps one CPU busy, and often waits.
-vm) suite vm "$cargo" test --locked --no-fail-fast --test guests -- --show-output --test-threads=2 ;;
+vm) suite vm "$cargo" test --locked --no-fail-fast --test guests -- --show-output --test-threads=1 ;;
 *)
     echo "test: unknown suite '$1', expected dpdk, k8s, loom or vm" >&2
     exit 2
