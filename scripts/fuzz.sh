@@ -163,7 +163,8 @@ build
 for name in $("$program" --targets); do
     if wanted "$name"; then rust_target "$name"; fi
 done
-export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -mod=readonly" GOTOOLCHAIN=local
+# shellcheck source=scripts/go-env.sh
+. scripts/go-env.sh
 while read -r package name; do
     if [ -z "${ASAN:-}" ] && wanted "${package##*/}.$name"; then go_target "$package" "$name"; fi
 done < <(go_targets)

@@ -10,9 +10,8 @@
 # The linters and generators are programs of k8s/tools/go.mod, a module of its own: nothing that is shipped depends on it.
 set -euo pipefail
 cd "$(dirname "$0")/../k8s"
-# Without gRPC's tracing, which would link and start an HTTP server and its templates, and without net/http's copy of HTTP/2, which client-go
-# and gRPC have from golang.org/x/net. The linters use what the build uses: each package is compiled once for both.
-export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -mod=readonly -tags=grpcnotrace,nethttpomithttp2" GOTOOLCHAIN=local
+# shellcheck source=scripts/go-env.sh
+. ../scripts/go-env.sh
 target=${CARGO_TARGET_DIR:-$PWD/../target}
 case $target in /*) ;; *) target=$PWD/../$target ;; esac
 export CARGO_TARGET_DIR=$target # the tests look there for what cargo built, from folders of their own
@@ -45,8 +44,8 @@ case ${1:-} in
         out=$(absolute "$2")
         mkdir -p "$out"
         shopt -s nullglob
-        # On the node no function is copied into its callers (a tenth less), nor begins at a
-        # multiple of 32 (2 % less; Go 1.26 and newer), nor in ktsn-chart; the controller of a large cluster has more to do.
+        # On the node no function is copied into its callers (a tenth less), nor begins at a multiple of 32 (2 % less; Go 1.26 and newer),
+        # nor in ktsn-chart; the controller of a large cluster has more to do.
         alignment=
         case $(go tool link -h 2>&1 || true) in *-funcalign*) alignment='-funcalign=8' ;; esac
         for program in cmd/*/; do

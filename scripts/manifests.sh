@@ -4,8 +4,8 @@
 # again from the chart. The checker is a Go module of its own (Helm's engine, the Kubernetes types); it needs no cluster.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# The flags of scripts/go.sh: each package is compiled once for both.
-export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -mod=readonly -tags=grpcnotrace,nethttpomithttp2" GOTOOLCHAIN=local
+# shellcheck source=scripts/go-env.sh
+. scripts/go-env.sh
 target=${CARGO_TARGET_DIR:-$PWD/target}
 case $target in /*) ;; *) target=$PWD/$target ;; esac
 module=k8s/deploy/check

@@ -3,7 +3,6 @@
 //! of the wire. `net_af_packet` on a veth, no huge pages, no PCI: it shows the way, not what a card would gain.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use ktsn_tests::faults::Tap;
@@ -13,32 +12,10 @@ use ktsn_tests::faults::talker::talk;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// ktsnd with the feature, in a folder of its own: the one beside the tests stays without it.
+/// ktsnd with the feature.
 fn ktsnd(folder: &Path) -> PathBuf {
-    let own = std::env::current_exe().expect("test binary");
-    // …/TARGET/PROFILE/deps/test
-    let target = own.ancestors().nth(3).expect("target directory");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
-        .args([
-            "test",
-            "--no-run",
-            "--locked",
-            "--features",
-            "ktsnd/dpdk",
-            "--test",
-            "command_line",
-            "--target-dir",
-        ])
-        .arg(target)
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-        .output()
-        .expect("cargo");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let program = folder.join("ktsnd-dpdk");
-    // By a process of its own: what this one writes to, a child that another test starts may have open, and then it does not run.
-    let copied = Command::new("cp").arg(target.join("debug/ktsnd")).arg(&program).status();
-    assert!(copied.expect("cp").success());
+    ktsn_eventually::build_with("ktsnd/dpdk", &program);
     program
 }
 

@@ -80,7 +80,7 @@ struct ContainerArgs {
     #[command(flatten)]
     traffic: TrafficArgs,
     /// Paths: bare, bare-spin, packet-spin, flannel, flannel-spin, flannel-other, ktsn, and on request packet-spin-free, ktsn-capture, bare-etf,
-    /// pod-etf, pod-fq [default: the first seven].
+    /// bare-fq, pod-etf, pod-fq [default: the first seven].
     #[arg(long, value_delimiter = ',', value_name = "PATH,…")]
     path: Vec<Path>,
     /// How far ahead programs with a transmit time send.

@@ -153,14 +153,13 @@ impl Drop for Trace {
     fn drop(&mut self) {
         // An instance that was never made has nothing to remove. A child that another thread is just starting holds its files until it runs
         // its program.
-        let is_busy = || {
-            std::fs::remove_dir(&self.instance).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
-        };
         for _ in 0..1_000 {
-            if !is_busy() {
-                break;
+            match std::fs::remove_dir(&self.instance) {
+                Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                _ => break,
             }
-            std::thread::sleep(Duration::from_millis(1));
         }
         if let Err(error) = run(None, &format!("umount --lazy {}", self.tracefs.display())) {
             eprintln!("warning: {error}");

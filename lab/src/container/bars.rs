@@ -71,18 +71,17 @@ fn keeping(series: &Series) -> Option<[f64; 3]> {
 
 /// Checks that no row of a qdisc's path is at least as good as KTSN in lost and early, and better in its offset.
 fn against_qdisc(document: &mut Document, path: Path) {
-    let is_asked = |series: &&Series| {
-        series.round == Round::All
-            && series.payload_octets == PAYLOAD_OCTETS
-            && series.load.as_deref() == Some(Load::Idle.word())
+    let idle = Some(Load::Idle.word());
+    let ktsn = document.all_rounds(Path::Ktsn.word(), PAYLOAD_OCTETS, idle).and_then(keeping);
+    let Some(ktsn) = ktsn else { return };
+    // Of etf a row for each set-up, each with its delta at the end.
+    let is_of_path = |series: &&Series| {
+        let suffix = series.path.strip_prefix(path.word());
+        suffix.is_some_and(|suffix| suffix.is_empty() || suffix.ends_with("us"))
+            && (series.round, series.payload_octets) == (Round::All, PAYLOAD_OCTETS)
+            && series.load.as_deref() == idle
     };
-    let is_of = |series: &Series| {
-        let rest = series.path.strip_prefix(path.word());
-        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with("us"))
-    };
-    let ktsn = document.series.iter().filter(is_asked).find(|series| series.path == Path::Ktsn.word());
-    let Some(ktsn) = ktsn.and_then(keeping) else { return };
-    let rows: Vec<_> = document.series.iter().filter(is_asked).filter(|series| is_of(series)).collect();
+    let rows: Vec<_> = document.series.iter().filter(is_of_path).collect();
     let delivers = |series: &&&Series| {
         let [lost, sent] = [series.lost, series.frames_sent].map(Option::unwrap_or_default);
         sent > 0 && lost as f64 <= (1.0 - DELIVERED_MIN) * sent as f64

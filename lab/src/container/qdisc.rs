@@ -5,7 +5,7 @@
 //! a veth device takes. Both are removed on drop.
 
 use super::path::Path;
-use crate::command::{output, run};
+use crate::command::run;
 use crate::error::LabError;
 use crate::observations::PRIORITY;
 use crate::testbed::{Host, UPLINK, VXLAN_PORT};
@@ -115,12 +115,12 @@ impl Drop for Qdisc {
 
 /// Why this kernel cannot serve a path; it is tried on the host's loopback device.
 pub(super) fn missing(path: Path, host: &Host) -> Option<String> {
-    let release = output(None, "uname -r").unwrap_or_default();
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
     if path.in_pods() && version(&release).is_some_and(|version| version < KEEPS_FROM) {
         let (major, minor) = KEEPS_FROM;
         return Some(format!(
-            "Linux {} drops a pod's transmit time on the way to the uplink; remedy: Linux {major}.{minor}",
-            release.trim()
+            "Linux {release} drops a pod's transmit time on the way to the uplink; remedy: Linux {major}.{minor}"
         ));
     }
     let etf = Etf::all(path, Nanos::from_millis(1)).first().copied().flatten();
@@ -139,6 +139,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::output;
 
     const ETF: Option<Etf> = Some(Etf { delta: Nanos::from_micros(75), is_asked_later: false });
 
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn releases_are_compared_by_their_numbers() {
-        assert_eq!(version("7.3.4+deb13-rt-amd64\n"), Some((7, 3)));
+        assert_eq!(version("7.3.4+deb13-rt-amd64"), Some((7, 3)));
         assert!(version("6.1.0-50-amd64").unwrap() < KEEPS_FROM);
         assert_eq!(version("unknown"), None);
     }

@@ -4,15 +4,15 @@
 //!
 //! In: a question that is asked again. Out: the first answer. It judges no duration: a limit only ends a test that would hang.
 
-mod programs;
-
-pub use programs::{library, programs};
-
 use std::fmt::Display;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+mod programs;
+
+pub use programs::{build_with, library, programs};
 
 /// The pause between two questions: a twentieth of the time waited so far, between these bounds.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));

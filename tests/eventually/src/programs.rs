@@ -17,12 +17,28 @@ const TESTS_OF_PROGRAMS: [&str; 6] = ["--test", "talk_listen", "--test", "rt", "
 pub fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
-        let folder = profile_folder();
-        let name = folder.file_name().and_then(|name| name.to_str()).expect("a profile");
-        let profile = if name == "debug" { "dev" } else { name };
-        cargo(&[&["test", "--no-run", "--profile", profile], &TESTS_OF_PROGRAMS[..]].concat());
-        folder
+        build(&TESTS_OF_PROGRAMS);
+        profile_folder()
     })
+}
+
+/// ktsnd with these features in a file of the caller's: the one of [`programs`] stays without them.
+///
+/// # Panics
+/// When it does not build or cannot be written.
+pub fn build_with(features: &str, file: &Path) {
+    build(&["--features", features, "--test", "command_line"]);
+    // By a process of its own: what this one writes to, a child that another test starts may have open, and then it does not run.
+    let copied = Command::new("cp").arg(profile_folder().join("ktsnd")).arg(file).status();
+    assert!(copied.expect("cp").success(), "{}", file.display());
+}
+
+/// Builds the programs that these integration tests are of.
+fn build(tests: &[&str]) {
+    let folder = profile_folder();
+    let name = folder.file_name().and_then(|name| name.to_str()).expect("a profile");
+    let profile = if name == "debug" { "dev" } else { name };
+    cargo(&[&["test", "--no-run", "--profile", profile], tests].concat());
 }
 
 /// libktsn.so in its own profile, built once per test binary.
