@@ -9,6 +9,7 @@
 //   discover=N  IP_MTU_DISCOVER, IPV6_MTU_DISCOVER               device=NAME  SO_BINDTODEVICE
 //   own=N     its port             tos=N  IP_TOS               uid=N  the user that the socket belongs to      mark=N  SO_MARK
 //   source=ADDRESS  of each datagram, by IP_PKTINFO         again=1  each datagram has a socket of its own, closed at once
+//   stay=1    exits when its standard input has ended
 //   hold_ms=N sleeps so long before it exits   settle_ms=N  between the first datagram and the others
 //   go=1      the first one is sent again each 100 ms, lead before its TxTime, until there is a line or the end of standard
 //             input; then come the others
@@ -262,5 +263,7 @@ int main(int argc, char **argv)
 	say("sent", sent), say("failed", failed), say("errno", error), say("waits", waits), say("firsts", firsts);
 	say("port", ntohs(local.sin6_port));
 	usleep((useconds_t)value("hold_ms", 0) * 1000);
+	if (value("stay", 0))
+		poll(&(struct pollfd){0, POLLIN, 0}, 1, -1);
 	return 0;
 }

@@ -12,7 +12,7 @@ use ktsn_tests::faults::control::reason;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, NAME, pinned_port};
 use ktsn_tests::faults::eventually;
 use ktsn_tests::faults::frames::{Arrived, Frames};
-use ktsn_tests::faults::talker::{Talker, binary, talk};
+use ktsn_tests::faults::talker::{Talker, binary};
 
 const SOON: Duration = Duration::from_secs(20);
 const TO: &str = "10.99.0.7";
@@ -110,14 +110,13 @@ impl Ways {
         self.number += 1;
         let (number, octets, keys) = (self.number, self.octets, self.keys);
         let how = if is_timed { "lead_us=50000" } else { "untimed=1 lead_us=0" };
-        talk(
-            &self.daemon,
-            &self.bed.pod_a,
-            self.to,
-            number,
-            &format!("count=1 {how} octets={octets} clock=1 {keys}"),
-        );
+        // Its socket stays: while rules come, a frame that was taken may become the kernel's.
+        let keys = format!("count=1 {how} octets={octets} clock=1 stay=1 {keys}");
+        let mut talker = Talker::start(&self.daemon, &self.bed.pod_a, self.to, number, &keys);
         eventually("the frame", SOON, || (!self.of(number).is_empty()).then_some(()));
+        talker.go();
+        let (values, said) = talker.finish();
+        assert_eq!(values["failed"], 0, "{values:?} {said}");
         self.of(number).iter().map(way).collect()
     }
 
