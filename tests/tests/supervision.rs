@@ -5,17 +5,16 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use ktsn_proto::v1;
-use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK, within};
+use ktsn_tests::faults::bed::{Bed, POD_B, UPLINK};
 use ktsn_tests::faults::control::Control;
 use ktsn_tests::faults::daemon::{Attachment, Daemon, configuration};
 use ktsn_tests::faults::raw::Raw;
 use ktsn_tests::faults::talker::arrive;
 use ktsn_tests::faults::{Tap, eventually};
-use ktsn_tests::hook::Running;
 
 /// Generous: what counts is that it happens.
 const SOON: Duration = Duration::from_secs(60);
@@ -25,20 +24,17 @@ const SIGABRT: i32 = 6;
 struct Faulty {
     bed: Bed,
     daemon: Daemon,
-    process: Running,
     directory: tempfile::TempDir,
 }
 
 impl Faulty {
     fn start() -> Self {
         let bed = Bed::new();
-        let daemon = Daemon::prepare(&bed.host_a, &configuration(&[Attachment::pod_a(&bed)]));
         let directory = tempfile::tempdir().expect("directory");
-        let log = std::fs::File::create(directory.path().join("log")).expect("log");
-        let mut command = daemon.command();
-        command.env("KTSND_TEST_FAULT", directory.path().join("fault")).stdout(Stdio::null()).stderr(log);
-        let process = Running(within(&bed.host_a, || command.spawn()).expect("ktsnd"));
-        let mut faulty = Self { bed, daemon, process, directory };
+        let daemon = Daemon::prepare(&bed.host_a, &configuration(&[Attachment::pod_a(&bed)]));
+        let mut daemon = daemon.with_variable("KTSND_TEST_FAULT", directory.path().join("fault"));
+        daemon.spawn();
+        let mut faulty = Self { bed, daemon, directory };
         eventually("ktsnd serves", SOON, || faulty.health().filter(|health| health.serving));
         faulty
     }
@@ -61,11 +57,11 @@ impl Faulty {
     }
 
     fn end(&mut self) -> ExitStatus {
-        eventually("ktsnd ends", SOON, || self.process.0.try_wait().expect("its state"))
+        eventually("ktsnd ends", SOON, || self.daemon.has_ended())
     }
 
     fn log(&self) -> String {
-        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+        self.daemon.log()
     }
 }
 
@@ -120,7 +116,7 @@ fn a_registrar_that_hangs_is_told() {
         health.threads.iter().any(|it| it.is_stuck && it.name == "ktsn-registrar").then_some(health)
     });
     assert!(!health.serving);
-    assert!(faulty.process.0.try_wait().expect("its state").is_none(), "{}", faulty.log());
+    assert!(faulty.daemon.has_ended().is_none(), "{}", faulty.log());
 }
 
 /// Each thread that asks the kernel for its RTNL lock waits, as while a driver holds it: the self-test of a card takes 16 s.
@@ -165,7 +161,7 @@ fn a_driver_that_holds_rtnl_stops_neither_frames_nor_health_and_is_named() {
     eventually("nothing waits", SOON, || {
         faulty.health().filter(|health| !health.warnings.iter().any(|text| text.contains("RTNL lock")))
     });
-    assert!(faulty.process.0.try_wait().expect("its state").is_none(), "{}", faulty.log());
+    assert!(faulty.daemon.has_ended().is_none(), "{}", faulty.log());
     let log = faulty.log();
     assert!(!log.contains("is stuck") && log.contains("waits for the kernel"), "{log}");
 }
