@@ -58,6 +58,7 @@ mod command;
 mod content;
 mod copies;
 mod cpu_budget;
+mod decaying;
 mod due;
 mod earliest;
 mod entries;

@@ -15,7 +15,6 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-pub mod decaying;
 pub mod duty;
 pub mod margin;
 pub mod predictor;

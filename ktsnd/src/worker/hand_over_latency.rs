@@ -8,8 +8,9 @@
 //! Where nothing was measured yet, or nothing for long, the span is [`AT_START`]. A machine that stalls cannot make a guard band longer than
 //! [`LARGEST`], or short windows would never be used again and nothing would be measured any more.
 
-use ktsn_expect::decaying::Decaying;
 use ktsn_time::Nanos;
+
+use super::decaying::Decaying;
 
 /// Width of a bucket in nanoseconds; the last one holds all that is above 64 µs.
 const BUCKET: i64 = 250;

@@ -10,8 +10,8 @@
 //!                     wake up        lead   expected    end
 //! ```
 
-use ktsn_expect::{Expected, Margin};
-use ktsn_time::{Monotonic, Nanos, Span};
+use ktsn_expect::{Expected, Margins};
+use ktsn_time::{Monotonic, Span};
 
 /// One spin takes no longer.
 pub(crate) const SPIN_MAX: Span = Span::from_nanos(200_000);
@@ -49,7 +49,7 @@ pub(crate) fn decide(
         return Step::Missed;
     }
     let ahead = lead.span_since(now);
-    let needed = margin.of(ahead);
+    let needed = Span::not_negative(margin.of(ahead.to_nanos()));
     if ahead > needed {
         return Step::Sleep(Some(earlier(deadline, lead.before(needed))));
     }
@@ -62,41 +62,4 @@ pub(crate) fn decide(
 
 fn earlier(deadline: Option<Monotonic>, at: Monotonic) -> Monotonic {
     deadline.map_or(at, |deadline| deadline.min(at))
-}
-
-/// How long before an instant the thread wakes, by the length of the sleep: a copy of what is learnt.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Margins {
-    short: Nanos,
-    medium: Nanos,
-    long: Nanos,
-}
-
-/// A sleep of each length that [`Margin`] knows.
-const LENGTHS: [Nanos; 3] = [Nanos::from_millis(1), Nanos::from_millis(10), Nanos::from_seconds(1)];
-
-impl Margins {
-    /// Of a machine that nothing is known of.
-    pub(crate) const AT_START: Self = Self {
-        short: Nanos::from_micros(60),
-        medium: Nanos::from_micros(150),
-        long: Nanos::from_micros(300),
-    };
-
-    /// What is learnt so far.
-    pub(crate) fn of_learnt(margin: &Margin) -> Self {
-        let [short, medium, long] = LENGTHS.map(|length| margin.of(length));
-        Self { short, medium, long }
-    }
-
-    /// The margin of a sleep that lasts so long.
-    fn of(&self, span: Span) -> Span {
-        const MILLISECOND: u64 = 1_000_000;
-        let margin = match span.as_nanos() {
-            0..=3_000_000 => self.short,
-            nanos if nanos <= MILLISECOND.wrapping_mul(30) => self.medium,
-            _ => self.long,
-        };
-        Span::not_negative(margin)
-    }
 }

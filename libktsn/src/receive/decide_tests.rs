@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The next step of a thread that expects, by hand and against every instant around an arrival.
 
-use super::decide::{Margins, SPIN_MAX, Step, decide};
-use ktsn_expect::Expected;
+use super::decide::{SPIN_MAX, Step, decide};
+use ktsn_expect::{Expected, Margins};
 use ktsn_time::{Monotonic, Span};
 
 const fn at(micros: u64) -> Monotonic {

@@ -7,11 +7,11 @@
 
 use core::ffi::c_int;
 
-use ktsn_expect::{Expected, Margin, Seen};
+use ktsn_expect::{Expected, Margin, Margins, Seen};
 use ktsn_time::{Monotonic, Span};
 
 use super::cleanup::{Held, with_cleanup};
-use super::decide::{Margins, SPIN_MIN, Step, decide};
+use super::decide::{SPIN_MIN, Step, decide};
 use super::grant::{self, Counts};
 use super::guarded::Guarded;
 use super::listeners::{Listener, Set};
@@ -136,7 +136,7 @@ pub(crate) fn expect(call: &mut dyn Call, set: Set, bounds: &Bounds<'_>) -> Opti
         held.give_back();
         return None;
     }
-    let margins = MARGIN.with(|margin| Margins::of_learnt(margin)).unwrap_or(Margins::AT_START);
+    let margins = MARGIN.with(|margin| *margin.now()).unwrap_or(Margins::AT_START);
     Some(with_cleanup(held, |held| {
         let mask = *bounds.mask.unwrap_or(&mask);
         let mut wait = Wait {

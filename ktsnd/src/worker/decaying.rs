@@ -5,37 +5,35 @@
 
 /// How many samples fell into each bucket; the last one holds all that is above.
 #[derive(Debug)]
-pub struct Decaying {
+pub(super) struct Decaying {
     buckets: [u32; Self::BUCKETS],
 }
 
 impl Decaying {
     /// How many buckets there are.
-    pub const BUCKETS: usize = 256;
+    const BUCKETS: usize = 256;
 
     /// No sample yet.
-    #[must_use]
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { buckets: [0; Self::BUCKETS] }
     }
 
     /// Counts a sample of `value`, in units of the bucket's width.
     #[inline]
-    pub fn count(&mut self, value: i64) {
+    pub(super) fn count(&mut self, value: i64) {
         let bucket = usize::try_from(value).unwrap_or(0).min(Self::BUCKETS - 1);
         self.buckets[bucket] = self.buckets[bucket].saturating_add(1);
     }
 
-    /// From here on all samples so far count a quarter less.
-    pub fn age(&mut self) {
+    /// From here on all samples so far count a quarter less, those of a bucket at least by one: rare ones are forgotten soon.
+    pub(super) fn age(&mut self) {
         for count in &mut self.buckets {
             *count = count.saturating_sub((*count >> 2).saturating_add(u32::from(*count & 3 != 0)));
         }
     }
 
     /// The upper bound, in units of a bucket, of `permille` of the samples; `None` without samples.
-    #[must_use]
-    pub fn covered(&self, permille: u64) -> Option<i64> {
+    pub(super) fn covered(&self, permille: u64) -> Option<i64> {
         let add = |sum: u64, count: &u32| sum.saturating_add(u64::from(*count));
         let total = self.buckets.iter().fold(0, add);
         let wanted = total.saturating_mul(permille).saturating_add(999) / 1000;
@@ -49,11 +47,5 @@ impl Decaying {
             }
         }
         (total > 0).then_some(covered)
-    }
-}
-
-impl Default for Decaying {
-    fn default() -> Self {
-        Self::new()
     }
 }
