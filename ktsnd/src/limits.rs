@@ -210,14 +210,14 @@ pub const SLEEP_MIN: Nanos = Nanos::from_micros(12);
 // Spin: the last moments before a transmit time.
 
 /// From here on before a transmit time only the clock is read: the frame is built, and its port warmed up.
-pub const LAST_STRETCH: Nanos = Nanos::from_micros(5);
+pub const LAST_STRETCH: Nanos = Nanos::from_micros(10);
 /// After a pause of [`COLD_AFTER`] the last stretch is so long: code and tables are in no cache then, and to build a frame takes up
 /// to 15 µs (measured).
 pub const LAST_STRETCH_COLD: Nanos = Nanos::from_micros(40);
 /// After so long without a hand-over the caches count as cold.
 pub const COLD_AFTER: Nanos = Nanos::from_millis(3);
-/// The way into the kernel is warmed up where so much time is left: that takes some 300 ns, or 1 µs with cold caches (measured).
-pub const WARM_UP: Nanos = Nanos::from_micros(2);
+/// The way into the kernel is warmed up where so much time is left: that takes 0.3 to 2.5 µs (measured).
+pub const WARM_UP: Nanos = Nanos::from_micros(6);
 /// After a pause of [`COLD_AFTER`] the way into the kernel is warmed up once more where so much time is left.
 pub const WARM_UP_COLD: Nanos = Nanos::from_micros(20);
 /// After so long without a hand-over a frame is rehearsed.

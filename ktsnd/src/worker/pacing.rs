@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(time(&pacing, &mut env, true), Some(limits::INTAKE_BUDGET));
         let soon = at(&mut env, Nanos::from_micros(31));
         pacing.note_sooner(soon, 3, env.now());
-        assert_eq!(time(&pacing, &mut env, true), Some(12));
+        assert_eq!(time(&pacing, &mut env, true), Some(10));
         let sooner = at(&mut env, Nanos::from_micros(10));
         pacing.note_sooner(sooner, 4, env.now());
         assert_eq!(pacing.next().map(|next| next.port), Some(4));

@@ -102,7 +102,7 @@ fn the_port_is_warmed_up_shortly_before_a_frame() {
     assert!((at(1) - 40 * US..at(1) - 30 * US).contains(&warmed[0]), "{} before", at(1) - warmed[0]);
     for (number, warmed) in [(1, warmed[1]), (2, warmed[2])] {
         assert!(
-            (at(number) - 5 * US..=at(number) - 2 * US).contains(&warmed),
+            (at(number) - 10 * US..=at(number) - 6 * US).contains(&warmed),
             "{} before",
             at(number) - warmed
         );

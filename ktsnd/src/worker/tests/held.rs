@@ -180,6 +180,6 @@ fn a_daemon_that_ends_waits_for_a_held_frame() {
     refuse(&mut world, SendError::Busy, 3);
     world.run_until(100, |w| refused(w, PortRefusal::Busy) > 0);
     world.outbox.send(Command::Drain).unwrap();
-    world.run_until(100, |_| false);
+    world.run_until(1_000, |_| false);
     assert_eq!(payloads(&world), [b"held"]);
 }
