@@ -82,15 +82,17 @@ class Bed:
         return lost + sum(int(row.split()[head.split().index("unresolved_discards")], 16) for row in rows)
 
     @contextlib.contextmanager
-    def traffic(self, period_ms=20, lead_ms=300):
-        """A stream while the block runs; afterwards the yielded Flow knows what became of it."""
+    def traffic(self, period_ms=20, lead_ms=300, clock="monotonic", arrives=True):
+        """A stream while the block runs, which has begun to arrive unless its clock is not good; afterwards the yielded Flow knows what became
+        of it."""
         listener = self.b.begin(f"exec ktsn listen {PORT} --timeout 600s")
         self.b.run(f"until ss -lun | grep -q ':{PORT} '; do sleep 0.1; done")
         before, node = self.counters(), self.node()
-        talker = self.a.begin(f"ip netns exec {POD} ktsn run -- ktsn talk {self.to}:{PORT} --period {period_ms}ms --lead {lead_ms}ms --clock monotonic")
+        talker = self.a.begin(f"ip netns exec {POD} ktsn run -- ktsn talk {self.to}:{PORT} --period {period_ms}ms --lead {lead_ms}ms --clock {clock}")
         flow = Flow()
         try:
-            self.arrives()
+            if arrives:
+                self.arrives()
             yield flow
         finally:
             self.a.run("pkill -INT -x ktsn; true")
