@@ -11,10 +11,9 @@
 //! ```
 //!
 //! A processor that sleeps for long wakes later than one that sleeps for a moment, so each length of sleep has its own margin.
-//! Short sleeps are followed by the spin. Each that ends later than its margin makes the margin longer by [`MORE`], each other one makes
-//! it shorter by [`LESS`]: so one in 200 is later, however the machine changes, as long as the margin is between its bounds (a quantile
-//! by Robbins and Monro, 1951; with a fixed step it follows: Gibbs and Candès, "Adaptive Conformal Inference Under Distribution Shift",
-//! 2021). Longer ones are followed by a short one where the margin leaves time for it, and so cost no spinning: their margin covers all of
+//! Short sleeps are followed by the spin. Each that ends later than its margin makes the margin 7.96 µs longer, each other one makes it
+//! 0.04 µs shorter: so one in 200 is later, however the machine changes, as long as the margin is between its bounds (a quantile by
+//! Robbins and Monro, 1951; with a fixed step it follows: Gibbs and Candès, "Adaptive Conformal Inference Under Distribution Shift", 2021). Longer ones are followed by a short one where the margin leaves time for it, and so cost no spinning: their margin covers all of
 //! the last 64.
 //!
 //! A sleeper can begin with what an earlier one on this machine had learnt. ktsnd's worker sleeps no longer than a length as long as it
@@ -28,10 +27,11 @@ const MORE: Nanos = Nanos::new(7_960);
 const LESS: Nanos = Nanos::new(40);
 /// So many longer sleeps are remembered.
 const RECENT: usize = 64;
-const SMALLEST: Nanos = Nanos::from_micros(8);
+/// Least margin. After a short sleep the frame is built and the way into the kernel is warmed up.
+const SMALLEST: Nanos = Nanos::from_micros(12);
 const RESERVE: Nanos = Nanos::from_micros(2);
-/// Sleeps of a length after which its margin is a measured one.
-const MEASURED_FROM: u32 = 16;
+/// Sleeps of each length after which its margin is a measured one: a short one's has come down from any other by then, or most of the way.
+const MEASURED_FROM: [u32; Length::COUNT] = [1_500, 16, 16];
 /// Sleeps of each length before a sleeper has practised enough, and how long those are.
 const PRACTICE: [(u32, Nanos); Length::COUNT] =
     [(16, Nanos::from_millis(1)), (16, Nanos::from_millis(8)), (16, Nanos::from_millis(40))];
@@ -171,8 +171,8 @@ impl Margin {
     #[must_use]
     pub fn learnt(&self) -> [Option<Nanos>; 3] {
         let mut learnt = self.current.0.map(Some);
-        for (margin, seen) in learnt.iter_mut().zip(self.seen) {
-            *margin = margin.filter(|_| self.adaptive && seen >= MEASURED_FROM);
+        for ((margin, seen), from) in learnt.iter_mut().zip(self.seen).zip(MEASURED_FROM) {
+            *margin = margin.filter(|_| self.adaptive && seen >= from);
         }
         learnt
     }
@@ -200,7 +200,7 @@ impl Margin {
             None => *margin = margin.saturating_sub(LESS),
             Some(recent) => {
                 recent.count(lateness.get() / 1000);
-                if self.seen[at] >= MEASURED_FROM {
+                if self.seen[at] >= MEASURED_FROM[at] {
                     *margin = recent.longest().saturating_add(RESERVE);
                 }
             }
@@ -225,10 +225,10 @@ mod tests {
 
     proptest! {
         /// Whatever the latenesses are, the share of short sleeps that are later than the margin is one in 200 in the long run. What the
-        /// margin can rise at most between its bounds comes on top.
+        /// margin can rise or fall at most between its bounds is the difference.
         #[test]
         fn one_short_sleep_in_200_is_later(
-            regimes in proptest::collection::vec((0i64..90_000, 1i64..20_000, 1usize..2_000), 1..12),
+            regimes in proptest::collection::vec((13_000i64..90_000, 1i64..20_000, 1usize..2_000), 1..12),
             seed in any::<u64>(),
         ) {
             let (mut margin, mut random) = (Margin::new(), seed | 1);
@@ -246,7 +246,7 @@ mod tests {
                 }
             }
             let rise = LARGEST.0[0].get() / MORE.get() + 1;
-            prop_assert!(later <= count / 200 + rise, "{later} of {count}");
+            prop_assert!((later - count / 200).abs() <= rise, "{later} of {count}");
         }
 
         /// Of longer sleeps the margin covers all of the last ones, and stays in its bounds.
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!((margin.practice(), margin.learnt()), (None, [None; 3]));
     }
 
-    /// A machine that calms down or gets busy is followed: up within a few sleeps, down within seconds.
+    /// A machine that calms down or gets busy is followed: up within a few sleeps, down within thousands.
     #[test]
     fn the_margin_follows_the_machine() {
         let mut margin = Margin::new();
@@ -300,7 +300,7 @@ mod tests {
             margin.observe(SHORT, Nanos::from_micros(10));
             margin.observe(LONG, Nanos::from_micros(20));
         }
-        assert!(margin.get() >= Nanos::new(9_960) && margin.get() <= Nanos::from_micros(18), "{margin:?}");
+        assert_eq!(margin.get(), SMALLEST);
         assert_eq!(margin.of(LONG), Nanos::from_micros(22));
     }
 
@@ -311,13 +311,16 @@ mod tests {
         assert_eq!((margin.get(), margin.of(LONG)), (Nanos::from_micros(20), LARGEST.0[2]));
         let mut practised = 0;
         while let Some(span) = margin.practice() {
-            assert!(margin.learnt().contains(&None));
             margin.observe(span, Nanos::from_micros(50));
             practised += 1;
             assert!(practised < 1000);
         }
-        let [short, medium, long] = margin.learnt().map(Option::unwrap);
-        assert!((48..=58).contains(&(short.get() / 1000)), "{short}");
-        assert_eq!((medium, long), (Nanos::from_micros(52), Nanos::from_micros(52)));
+        let longer = Some(Nanos::from_micros(52));
+        assert_eq!(margin.learnt(), [None, longer, longer], "short sleeps take longer to teach");
+        (0..1_500).for_each(|_| margin.observe(SHORT, Nanos::from_micros(50)));
+        assert!(
+            margin.learnt()[0].is_some_and(|short| (48..=58).contains(&(short.get() / 1000))),
+            "{margin:?}"
+        );
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Hand-over latency: how long it takes from the kick to the wire, as the guard band needs it.
 //!
-//! In: for each frame, the instant right before `commit` and one right after it returned. Out: a span that 99.9 % of
-//! the last thousand or so stayed below. The system call's return is the latest that a frame can have reached the
+//! In: for each frame, the instant right before `commit` and one right after it returned. Out: a span that some 99.9 % of
+//! the last hundreds of frames stayed below: a lone longer one counts for 256 frames. The system call's return is the latest that a frame can have reached the
 //! device, so the guard band errs on the safe side.
 //!
 //! Where nothing was measured yet, or nothing for long, the span is [`AT_START`]. A machine that stalls cannot make a guard band longer than

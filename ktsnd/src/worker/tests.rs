@@ -116,7 +116,7 @@ fn the_port_is_warmed_up_shortly_before_a_frame() {
 fn a_port_that_is_slow_to_warm_up_is_left_alone() {
     let mut world = World::new(800);
     let app = world.client(64);
-    world.clocks.warm_up.store(4 * US, SeqCst);
+    world.clocks.warm_up.store(8 * US, SeqCst);
     let mut late = 0;
     for number in 1..=60 {
         let now = world.clocks.at();

@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn it_is_off_where_it_is_usually_slow_and_comes_back() {
         let mut port = WarmUp::for_port();
-        let (quick, slow) = (Nanos::new(300), Nanos::new(4_000));
+        let (quick, slow) = (Nanos::new(2_500), Nanos::new(3_500));
         assert!(!port.is_worth(Nanos::new(5_999)) && port.is_worth(limits::WARM_UP));
         // A stall now and then changes nothing.
         for _ in 0..1_000 {

@@ -9,7 +9,7 @@ pub(crate) mod patterns;
 use ktsn_expect::{Predictor, Seen};
 use ktsn_time::{Monotonic, Span};
 
-/// How late a machine wakes its threads, nanoseconds: usually, once in 100, and the margin that covers 99 of 100.
+/// How late a machine wakes its threads, nanoseconds: usually, once in 100, and a margin that covers the usual.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     usual: (u64, u64),

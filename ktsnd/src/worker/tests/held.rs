@@ -180,6 +180,7 @@ fn a_daemon_that_ends_waits_for_a_held_frame() {
     refuse(&mut world, SendError::Busy, 3);
     world.run_until(100, |w| refused(w, PortRefusal::Busy) > 0);
     world.outbox.send(Command::Drain).unwrap();
+    // A frame that waits for a retry is not built ahead: the last stretch before it is passes.
     world.run_until(1_000, |_| false);
     assert_eq!(payloads(&world), [b"held"]);
 }
