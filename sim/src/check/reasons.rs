@@ -18,8 +18,9 @@ fn decided(world: &World, frame: &Frame) -> (u64, u64) {
     let pushed = frame.pushed.monotonic.as_nanos();
     let due = due_at(frame);
     let held_until = frame.published_at.unwrap_or(pushed);
-    // The overrun limit, and some cycles of waiting for windows.
+    // The overrun limit, and some cycles of waiting for windows: more of them behind a flood.
     let last = due.max(held_until) + OVERRUN_LIMIT + 5 * MS;
+    let last = if behind_a_flood(world, frame, due, last) { last + 10 * MS } else { last };
     if frame.is_tai() && stepped(world, pushed, last + 3_000 * MS) {
         // Steps of all seeds together are shorter than this.
         return (pushed, last + 10_000 * MS);
@@ -29,6 +30,16 @@ fn decided(world: &World, frame: &Frame) -> (u64, u64) {
 
 fn stepped(world: &World, from: u64, until: u64) -> bool {
     world.ledger.overlaps(from, until, |what| matches!(what, Disturbance::Step(_)))
+}
+
+/// Whether a tenant whose frames go before this one, or with it, floods meanwhile.
+fn behind_a_flood(world: &World, frame: &Frame, from: u64, until: u64) -> bool {
+    let goes_before = |tenant: u16| world.tenants[usize::from(tenant)].plan.class >= frame.class;
+    world.ledger.overlaps(
+        from,
+        until,
+        |what| matches!(what, Disturbance::Flood(tenant) if goes_before(tenant)),
+    )
 }
 
 /// When it was due by the clocks of its push, on MONOTONIC.
@@ -84,13 +95,8 @@ fn possible(world: &World, frame: &Frame) -> Vec<DropReason> {
 fn overran(world: &World, frame: &Frame, from: u64, until: u64) -> bool {
     let pushed = frame.pushed.monotonic.as_nanos();
     let held_up = frame.published_at.is_some_and(|at| at > pushed + 20 * US);
-    let backlog = |tenant: u16| world.tenants[usize::from(tenant)].plan.class >= frame.class;
-    let excused = world.ledger.overlaps(from, until, |what| match what {
-        Disturbance::Stall => true,
-        Disturbance::Flood(tenant) => backlog(tenant),
-        _ => false,
-    });
-    excused || held_up || stepped(world, pushed, until)
+    let stalled = world.ledger.overlaps(from, until, |what| what == Disturbance::Stall);
+    stalled || behind_a_flood(world, frame, from, until) || held_up || stepped(world, pushed, until)
 }
 
 pub(super) fn check(world: &mut World) {
