@@ -87,19 +87,20 @@ class Bed:
         of it."""
         listener = self.b.begin(f"exec ktsn listen {PORT} --timeout 600s")
         self.b.run(f"until ss -lun | grep -q ':{PORT} '; do sleep 0.1; done")
-        before, node = self.counters(), self.node()
+        before, node, flow = self.counters(), self.node(), Flow()
         talker = self.a.begin(f"ip netns exec {POD} ktsn run -- ktsn talk {self.to}:{PORT} --period {period_ms}ms --lead {lead_ms}ms --clock {clock}")
-        flow = Flow()
         try:
             if arrives:
                 self.arrives()
             yield flow
         finally:
-            self.a.run("pkill -INT -x ktsn; true")
-            said = talker.wait(60, check=False)[1]
-            until(self.has_settled, 60, lambda: f"each frame is sent or dropped: {self.counters()}")
-            self.b.run("pkill -INT -x ktsn; true")
-            heard = listener.wait(60, check=False)[1]
+            try:
+                self.a.run("pkill -INT -x ktsn; true")
+                said = talker.wait(60, check=False)[1]
+                until(self.has_settled, 60, lambda: f"each frame is sent or dropped: {self.counters()}")
+            finally:
+                self.b.run("pkill -INT -x ktsn; true")
+                heard = listener.wait(60, check=False)[1]
         flow.read(said, heard, before, self.counters())
         flow.lost_by_node = self.node() - node
 
