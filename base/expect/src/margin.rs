@@ -13,8 +13,9 @@
 //! A processor that sleeps for long wakes later than one that sleeps for a moment, so each length of sleep has its own margin.
 //! Short sleeps are followed by the spin. Each that ends later than its margin makes the margin 7.96 µs longer, each other one makes it
 //! 0.04 µs shorter: so one in 200 is later, however the machine changes, as long as the margin is between its bounds (a quantile by
-//! Robbins and Monro, 1951; with a fixed step it follows: Gibbs and Candès, "Adaptive Conformal Inference Under Distribution Shift", 2021). Longer ones are followed by a short one where the margin leaves time for it, and so cost no spinning: their margin covers all of
-//! the last 64.
+//! Robbins and Monro, 1951; with a fixed step the quantile follows changes: Gibbs and Candès, "Adaptive Conformal Inference Under
+//! Distribution Shift", 2021). Longer sleeps are followed by a short one where the margin leaves time for it, and so cost no spinning:
+//! their margin covers all of the last 64.
 //!
 //! A sleeper can begin with what an earlier one on this machine had learnt. ktsnd's worker sleeps no longer than a length as long as it
 //! has slept less than 16 times for that length ([`Margin::practice`]): it learns from sleeps between frames too.
@@ -153,11 +154,11 @@ impl Margin {
         self.current.0[0]
     }
 
-    /// The margins now.
+    /// The margins of all lengths of sleep now.
     #[inline]
     #[must_use]
-    pub fn now(&self) -> &Margins {
-        &self.current
+    pub fn margins(&self) -> Margins {
+        self.current
     }
 
     /// The margin of a sleep of `span` now.
@@ -192,13 +193,15 @@ impl Margin {
         if !self.adaptive {
             return;
         }
-        let at = Length::of(span) as usize;
+        let length = Length::of(span);
+        let at = length as usize;
         self.seen[at] = self.seen[at].saturating_add(1);
         let margin = &mut self.current.0[at];
-        match at.checked_sub(1).and_then(|at| self.longer.get_mut(at)) {
-            None if lateness > *margin => *margin = margin.saturating_add(MORE),
-            None => *margin = margin.saturating_sub(LESS),
-            Some(recent) => {
+        match length {
+            Length::Short if lateness > *margin => *margin = margin.saturating_add(MORE),
+            Length::Short => *margin = margin.saturating_sub(LESS),
+            Length::Medium | Length::Long => {
+                let recent = &mut self.longer[at - 1];
                 recent.count(lateness.get() / 1000);
                 if self.seen[at] >= MEASURED_FROM[at] {
                     *margin = recent.longest().saturating_add(RESERVE);

@@ -136,7 +136,7 @@ pub(crate) fn expect(call: &mut dyn Call, set: Set, bounds: &Bounds<'_>) -> Opti
         held.give_back();
         return None;
     }
-    let margins = MARGIN.with(|margin| *margin.now()).unwrap_or(Margins::AT_START);
+    let margins = MARGIN.with(|margin| margin.margins()).unwrap_or(Margins::AT_START);
     Some(with_cleanup(held, |held| {
         let mask = *bounds.mask.unwrap_or(&mask);
         let mut wait = Wait {

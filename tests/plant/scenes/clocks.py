@@ -87,7 +87,7 @@ def grandmaster(plant):
 
 @whole_only
 def kernel(plant):
-    """the kernel's clock: a leap second is no step, a change of TAI - UTC is one; frames are held while nobody disciplines it"""
+    """the kernel's clock: a leap second is no step, a change of TAI - UTC is one; frames are held while the clock is unsynchronised"""
     host = plant.a
     with own_time(host), serving(plant, more='unsynchronised = "hold"\n') as bed:
         # A talker cannot follow a clock that is set by hours: the day comes to its end before it begins.
@@ -99,20 +99,20 @@ def kernel(plant):
             assert "TAI - UTC 36 s" in set_clock(host, "show"), "the leap second has passed before it could be watched"
             until(lambda: "TAI - UTC 37 s" in set_clock(host, "show"), 90, "the leap second has passed")
             bed.arrives()
-            # It sets CLOCK_REALTIME, and CLOCK_TAI goes on.
+            # A leap second sets CLOCK_REALTIME, and CLOCK_TAI goes on.
             assert (clock(bed)["steps"], clock(bed)["transitions"]) == (steps, turns), f"a leap second is no step: {clock(bed)}\n{bed.log()}"
             set_clock(host, "tai 38")
             until(lambda: clock(bed)["steps"] > steps, 60, lambda: f"CLOCK_TAI was set: {clock(bed)}")
             until_clock(bed, True, "CLOCK_TAI goes on")
             bed.arrives()
-            # Nobody disciplines the clock any more.
+            # The clock is unsynchronised from here on.
             set_clock(host, "bad")
             until_clock(bed, False, "the kernel says: not synchronised")
             begun = bed.counters()
             until(lambda: bed.counters()["taken"] > begun["taken"] + 20, 60, lambda: f"frames are taken: {bed.counters()}")
             assert bed.counters()["sent"] <= begun["sent"] + 1, f"frames leave by a clock that is not good: {begun}, {bed.counters()}"
             set_clock(host, "good")
-            until_clock(bed, True, "the clock is disciplined again")
+            until_clock(bed, True, "the kernel says: synchronised again")
             bed.arrives()
 
 
